@@ -81,8 +81,8 @@ KERNELS: dict[str, tuple[str, Callable[[], Tensor]]] = {
         ),
     ),
     "product of boxes": (
-        "a.matmul(b, dtype=dtypes.float32)    # float16 [64, 128] @ [128, 64]",
-        lambda: Tensor.empty(64, 128, dtype=dtypes.float16).matmul(
+        "a.matmul(b, dtype=dtypes.float32)    # float16 [128, 128] @ [128, 64]",
+        lambda: Tensor.empty(128, 128, dtype=dtypes.float16).matmul(
             Tensor.empty(128, 64, dtype=dtypes.float16), dtype=dtypes.float32
         ),
     ),

@@ -20,7 +20,8 @@
 #define API __attribute__((visibility("default")))
 enum { OK, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE = 100, INVALID_DEVICE = 101,
        INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500,
-       NOT_READY = 600, OUT_OF_RESOURCES = 701, LAUNCH_FAILED = 719 };
+       NOT_READY = 600, OUT_OF_RESOURCES = 701, LAUNCH_FAILED = 719,
+       INVALID_CLUSTER_SIZE = 912 };
 enum { DEVICES = 2, PARAMS = 128, PARAM_BYTES = 4096 };
 
 typedef struct Site Site;
@@ -29,7 +30,7 @@ typedef struct { char name[64]; int code, after; } Fault;
 typedef struct Stream Stream;
 typedef struct Event { Stream *stream; long mark; double time; int done, device, untimed; } Event;
 typedef struct { int (*run)(void **, const unsigned *, const unsigned *, unsigned); int params;
-                 const int *sizes; int dynamic, device; } Function;
+                 const int *sizes; int dynamic, device, cluster; } Function;
 typedef struct { Function *f; unsigned grid[3], block[3], shared; int enabled;
                  unsigned char values[PARAM_BYTES]; } Launch;
 typedef struct Op { int kind; void *to; const void *from; size_t n; Event *event; Launch *launches;
@@ -363,14 +364,18 @@ API int cuModuleGetFunction(Function **f, Module *m, const char *name) {
   int *params = dlsym(m->library, symbol);
   snprintf(symbol, sizeof symbol, "%s_sizes", name);
   const int **sizes = dlsym(m->library, symbol);
+  snprintf(symbol, sizeof symbol, "%s_cluster", name);
+  const int *cluster = dlsym(m->library, symbol);
   if (!run || !params || !sizes || m->count == 64) return NOT_FOUND;
   *f = m->functions[m->count++] = calloc(1, sizeof(Function));
   (*f)->run = run; (*f)->params = *params; (*f)->sizes = *sizes; (*f)->device = current ? current->device : 0;
+  (*f)->cluster = cluster ? *cluster : 1;
   return OK;
 }
 API int cuFuncGetAttribute(int *value, int attribute, Function *f) {
   ENTER("cuFuncGetAttribute")
-  *value = attribute == 0 ? max_threads : attribute == 1 ? fixed_shared : attribute == 3 ? local_nbytes : attribute == 4 ? 40 : attribute == 8 ? f->dynamic : 0;
+  *value = attribute == 0 ? max_threads : attribute == 1 ? fixed_shared : attribute == 3 ? local_nbytes : attribute == 4 ? 40 : attribute == 8 ? f->dynamic
+         : attribute == 11 && f->cluster > 1 ? f->cluster : 0;
   return OK;
 }
 API int cuFuncSetAttribute(Function *f, int attribute, int value) {
@@ -391,6 +396,8 @@ static int fill(Launch *k, Function *f, const unsigned *sizes, unsigned shared, 
   if (threads > 1024) return INVALID_VALUE;
   if ((int)threads > max_threads) return OUT_OF_RESOURCES;
   if (shared > 48 << 10 && (int)shared > f->dynamic) return INVALID_VALUE;
+  /* A grid is whole clusters, and of 8 blocks at most where nobody has asked for more. */
+  if (k->grid[0] % f->cluster || f->cluster > 8 || (f->cluster > 1 && major < 9)) return INVALID_CLUSTER_SIZE;
   if (f->params > PARAMS) return INVALID_VALUE;
   k->f = f; k->shared = shared; k->enabled = 1;
   for (int p = 0; p < f->params; p++) {

@@ -1,7 +1,8 @@
 // Runs CUDA C++ kernels on a CPU: the threads of a block are fibers that take turns at barriers.
 //
 // Included before a generated kernel by `tests/shim/on_cpu.py`, which says how one is called. Blocks
-// run one after the other. Threads run in an order that differs from one barrier to the next, and
+// run one after the other, but those of a cluster in turns: each has its own contents of shared
+// memory, which lie at its addresses while it runs and aside while others do. Threads run in an order that differs from one barrier to the next, and
 // shared memory holds NaN when a block begins, so that a barrier that is missing shows in results.
 // Threads of a block that wait for different things are an error: `aster_error` says which.
 #pragma once
@@ -13,6 +14,7 @@
 #define __forceinline__ inline
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 // All of it stands in one section, which can be filled between blocks.
@@ -53,8 +55,9 @@ static inline long long __double_as_longlong(double x) { long long y; memcpy(&y,
 
 namespace aster_cpu {
 
-// LOOKING waits for a barrier in shared memory, at which it looks again in each round.
-enum state { READY, WARP, BLOCK, DONE, LOOKING };
+// LOOKING waits for a barrier in shared memory, at which it looks again in each round, CLUSTER for
+// all threads of a cluster that have not ended.
+enum state { READY, WARP, BLOCK, DONE, LOOKING, CLUSTER };
 // A copy to shared memory that is under way, in the group that a thread was at when it began it.
 struct copy {
   char *to;
@@ -63,7 +66,8 @@ struct copy {
 };
 enum { MOST_COPIES = 1024 };
 
-enum { MOST_THREADS = 1024, WARP_SIZE = 32, STACK_NBYTES = 64 << 10 };
+enum { MOST_THREADS = 1024, MOST_BLOCKS = 4, MOST_FIBERS = 2048, WARP_SIZE = 32,
+       STACK_NBYTES = 64 << 10 };
 
 struct fiber {
   void *stack;
@@ -77,8 +81,11 @@ struct fiber {
   copy copies[MOST_COPIES];
   int oldest, newest, group;
 };
-static fiber fibers[MOST_THREADS];
-static int current, count;
+// The threads of a block, and then those of the next one of its cluster.
+static fiber fibers[MOST_FIBERS];
+// The thread that runs, among those of all blocks; threads of a block; blocks of a cluster, and the
+// one of which shared memory holds the contents.
+static int current, count, blocks = 1, block;
 static void *scheduler;
 static unsigned int order = 1;
 // What has happened at barriers in shared memory: while it grows, who looks at them has hope.
@@ -190,11 +197,13 @@ static unsigned int draw() { return order = order * 1664525u + 1013904223u; }
 
 static void say(const char *what, int a, int b) {
   const char *names[] = {"is ready", "waits for its warp", "waits for its block", "has ended",
-                         "waits for a barrier in shared memory"};
+                         "waits for a barrier in shared memory", "waits for its cluster"};
+  blockIdx.x += a / count - block;
   __builtin_snprintf(error, sizeof error,
     "%s: block (%u, %u, %u), thread %d %s at line %d, thread %d %s at line %d", what, blockIdx.x,
-    blockIdx.y, blockIdx.z, a, names[fibers[a].at], fibers[a].line, b, names[fibers[b].at],
-    fibers[b].line);
+    blockIdx.y, blockIdx.z, a % count, names[fibers[a].at], fibers[a].line, b % count,
+    names[fibers[b].at], fibers[b].line);
+  blockIdx.x -= a / count - block;
 }
 
 // Runs what is ready of a warp; true where all of it has come to one place that only a warp waits
@@ -223,66 +232,139 @@ static void new_block();
 // Whether something is on its way to or from shared memory at the end of a block, which is noted.
 static int left_over();
 
-// 0 where all threads of the block have come to their end.
-static int run_block() {
-  for (;;) {
-    int warps = (count + WARP_SIZE - 1) / WARP_SIZE, looking = -1;
-    unsigned int start = draw() >> 8;
-    unsigned long before = happened;
-    for (int k = 0; k < count; k++) {
-      if (fibers[k].at == LOOKING) fibers[k].at = READY;
-    }
-    for (int i = 0; i < warps; i++) {
-      int first = (i + start) % warps * WARP_SIZE;
-      int size = count - first < WARP_SIZE ? count - first : WARP_SIZE;
-      while (run_warp(first, size)) {}
-    }
-    for (int k = 0; k < count; k++) {
-      if (fibers[k].at == LOOKING) looking = k;
-    }
-    if (error[0]) return 1;
-    if (looking >= 0) {
-      if (happened == before) return say("nobody can go on", looking, looking ? 0 : count - 1), 1;
-      continue;
-    }
-    for (int k = 1; k < count; k++) {
-      if (fibers[k].at != fibers[0].at) return say("threads part", 0, k), 1;
-      if (fibers[k].at != DONE && fibers[k].line != fibers[0].line) {
-        return say("threads wait at different places", 0, k), 1;
-      }
-    }
-    if (fibers[0].at == DONE) return left_over();
-    if (fibers[0].at == WARP) return say("warps wait at different places", 0, count - 1), 1;
-    for (int k = 0; k < count; k++) fibers[k].at = READY;
-  }
-}
-
 extern "C" char __start_aster_shared_memory[] __attribute__((weak, visibility("hidden")));
 extern "C" char __stop_aster_shared_memory[] __attribute__((weak, visibility("hidden")));
 
 extern "C" void *mmap(void *, unsigned long, int, int, int, long);
 extern "C" int munmap(void *, unsigned long);
 
+// What blocks that do not run have in shared memory.
+static char *aside;
+static unsigned long shared_nbytes() { return __stop_aster_shared_memory - __start_aster_shared_memory; }
+
+// What lies at an address of shared memory for a block of the cluster.
+static char *in_block(int b, const void *at) {
+  return b == block ? (char *)at : aside + b * shared_nbytes() + ((char *)at - __start_aster_shared_memory);
+}
+
+// From here on this block of the cluster runs.
+static void enter(int b) {
+  if (b == block) return;
+  memcpy(aside + block * shared_nbytes(), __start_aster_shared_memory, shared_nbytes());
+  memcpy(__start_aster_shared_memory, aside + b * shared_nbytes(), shared_nbytes());
+  blockIdx.x += b - block;
+  block = b;
+}
+
+static bool has_ended(int b) {
+  for (int k = b * count; k < (b + 1) * count; k++) {
+    if (fibers[k].at != DONE) return false;
+  }
+  return true;
+}
+
+// What the threads of a block wait for, of those that have not ended where it is not for others of
+// the block: DONE where all have. Sets `error` where they wait for different things.
+static state meet(int b) {
+  int first = b * count, waiting = -1;
+  for (int k = first; k < first + count; k++) {
+    if (fibers[k].at == LOOKING) return LOOKING;
+    if (waiting < 0 && fibers[k].at == CLUSTER) waiting = k;
+  }
+  if (waiting < 0) waiting = first;
+  for (int k = first; k < first + count; k++) {
+    fiber &f = fibers[k], &other = fibers[waiting];
+    if (f.at == DONE && other.at == CLUSTER) continue;
+    if (f.at != other.at) return say("threads part", waiting, k), DONE;
+    if (f.at != DONE && f.line != other.line) {
+      return say("threads wait at different places", waiting, k), DONE;
+    }
+  }
+  if (fibers[waiting].at == WARP) say("warps wait at different places", first, first + count - 1);
+  return fibers[waiting].at;
+}
+
+static void go_on(state from, int first, int size) {
+  for (int k = first; k < first + size; k++) {
+    if (fibers[k].at == from) fibers[k].at = READY;
+  }
+}
+
+// Runs a block as far as it comes without others of its cluster; what its threads wait for then.
+static state run_block(int b) {
+  enter(b);
+  for (;;) {
+    int warps = (count + WARP_SIZE - 1) / WARP_SIZE;
+    unsigned int start = draw() >> 8;
+    unsigned long before = happened;
+    go_on(LOOKING, b * count, count);
+    for (int i = 0; i < warps; i++) {
+      int first = (i + start) % warps * WARP_SIZE;
+      int size = count - first < WARP_SIZE ? count - first : WARP_SIZE;
+      while (run_warp(b * count + first, size)) {}
+    }
+    state at = error[0] ? DONE : meet(b);
+    if (error[0] || (at != BLOCK && (at != LOOKING || happened == before))) return at;
+    go_on(BLOCK, b * count, at == BLOCK ? count : 0);
+  }
+}
+
+// 0 where all threads of the blocks of a cluster have come to their end.
+static int run_blocks() {
+  for (;;) {
+    int met[CLUSTER + 1] = {}, first = 0;
+    unsigned int turn = blocks > 1 ? draw() >> 8 : 0;
+    unsigned long before = happened;
+    for (int i = 0; i < blocks; i++) {
+      met[run_block((i + turn) % blocks)]++;
+      if (error[0]) return 1;
+    }
+    if (met[DONE] == blocks) return left_over();
+    if (!met[LOOKING]) {
+      while (fibers[first].at != CLUSTER) first++;
+      for (int k = first; k < blocks * count; k++) {
+        if (fibers[k].at == CLUSTER && fibers[k].line != fibers[first].line) {
+          return say("threads wait at different places", first, k), 1;
+        }
+      }
+      go_on(CLUSTER, 0, blocks * count);
+    } else if (happened == before) {
+      while (fibers[first].at != LOOKING) first++;
+      int start = first / count * count;
+      return say("nobody can go on", first, first > start ? start : start + count - 1), 1;
+    }
+  }
+}
+
 static int launch(body run, const void *kernel, void **args, const unsigned *grid,
-                  const unsigned *block) {
+                  const unsigned *threads, int cluster) {
   error[0] = 0;
   failure = 0;
-  if ((unsigned long long)block[0] * block[1] * block[2] > MOST_THREADS) {
+  unsigned long long many = (unsigned long long)threads[0] * threads[1] * threads[2];
+  if (many > MOST_THREADS) {
     __builtin_snprintf(error, sizeof error, "a block of %u x %u x %u threads; %d are the most",
-                       block[0], block[1], block[2], (int)MOST_THREADS);
+                       threads[0], threads[1], threads[2], (int)MOST_THREADS);
+    return 1;
+  }
+  if (cluster > 1 && (grid[0] % cluster || many % WARP_SIZE || cluster > MOST_BLOCKS ||
+                      many * cluster > MOST_FIBERS)) {
+    __builtin_snprintf(error, sizeof error, "clusters of %d blocks of %d threads, of %u in a row",
+                       cluster, (int)many, grid[0]);
     return 1;
   }
   run_body = run, run_kernel = kernel, run_args = args;
   gridDim = {grid[0], grid[1], grid[2]};
-  blockDim = {block[0], block[1], block[2]};
-  count = (int)(block[0] * block[1] * block[2]);
-  unsigned long nbytes = (unsigned long)count * STACK_NBYTES;
+  blockDim = {threads[0], threads[1], threads[2]};
+  count = (int)many, blocks = cluster;
+  unsigned long nbytes = (unsigned long)count * blocks * STACK_NBYTES;
   // Private, from nowhere, readable and writable.
   char *stacks = (char *)mmap(0, nbytes, 3, 0x22, -1, 0);
   if (stacks == (char *)-1) {
-    __builtin_snprintf(error, sizeof error, "no memory for %d stacks", count);
+    __builtin_snprintf(error, sizeof error, "no memory for %d stacks", count * blocks);
     return 1;
   }
+  unsigned long away = blocks > 1 ? blocks * shared_nbytes() + 1 : 0;
+  if (away) aside = (char *)mmap(0, away, 3, 0x22, -1, 0);
 #if defined(ASTER_FLUSH) && defined(__x86_64__)
   // Subnormal numbers are 0, both as operands and as results.
   unsigned int before = __builtin_ia32_stmxcsr();
@@ -291,21 +373,23 @@ static int launch(body run, const void *kernel, void **args, const unsigned *gri
   int failed = 0;
   for (unsigned z = 0; z < grid[2] && !failed; z++)
     for (unsigned y = 0; y < grid[1] && !failed; y++)
-      for (unsigned x = 0; x < grid[0] && !failed; x++) {
-        blockIdx = {x, y, z};
-        __builtin_memset(__start_aster_shared_memory, 0xff,
-                         __stop_aster_shared_memory - __start_aster_shared_memory);
+      for (unsigned x = 0; x < grid[0] && !failed; x += blocks) {
+        blockIdx = {x, y, z}, block = 0;
+        __builtin_memset(__start_aster_shared_memory, 0xff, shared_nbytes());
+        if (away) __builtin_memset(aside, 0xff, away);
         new_block();
-        for (int k = 0; k < count; k++) {
-          fibers[k].index = {k % block[0], k / block[0] % block[1], k / block[0] / block[1]};
-          make(fibers[k], stacks + (unsigned long)k * STACK_NBYTES);
+        for (int i = 0; i < count * blocks; i++) {
+          int k = i % count, wide = threads[0], high = threads[1];
+          fibers[i].index = {(unsigned)(k % wide), (unsigned)(k / wide % high), (unsigned)(k / wide / high)};
+          make(fibers[i], stacks + (unsigned long)i * STACK_NBYTES);
         }
-        failed = run_block() || failure;
+        failed = run_blocks() || failure;
       }
 #if defined(ASTER_FLUSH) && defined(__x86_64__)
   __builtin_ia32_ldmxcsr(before);
 #endif
   munmap(stacks, nbytes);
+  if (away) munmap(aside, away);
   return failed;
 }
 
@@ -320,8 +404,8 @@ template <class... A> static void call_with(const void *kernel, void **args) {
 }
 template <class... A>
 static int launch_kernel(void (*kernel)(A...), void **args, const unsigned *grid,
-                         const unsigned *block) {
-  return launch(call_with<A...>, (const void *)kernel, args, grid, block);
+                         const unsigned *threads, int cluster) {
+  return launch(call_with<A...>, (const void *)kernel, args, grid, threads, cluster);
 }
 
 // The copy is made as late as it may be; until then there is nothing that anybody may read.
@@ -362,7 +446,7 @@ template <class T> static T ask_lane(T value, int lane, int line) {
   wait(WARP, line);
   int first = mine / WARP_SIZE * WARP_SIZE;
   T result = value;
-  if (lane >= 0 && first + lane < count) memcpy(&result, &fibers[first + lane].given[turn], sizeof result);
+  if (lane >= 0 && first + lane < count * blocks) memcpy(&result, &fibers[first + lane].given[turn], sizeof result);
   return result;
 }
 
@@ -477,10 +561,11 @@ template <class... A> constexpr int aster_count(void (*)(A...)) { return sizeof.
 // Bytes of each parameter.
 template <class... A> struct aster_sizes_of { static constexpr int at[sizeof...(A)] = {(int)sizeof(A)...}; };
 template <class... A> constexpr const int *aster_sizes(void (*)(A...)) { return aster_sizes_of<A...>::at; }
-#define ASTER_ENTRY(name) \
+#define ASTER_ENTRY(name, cluster) \
+  extern "C" __attribute__((visibility("default"))) const int name##_cluster = cluster; \
   extern "C" __attribute__((visibility("default"))) const int *const name##_sizes = aster_sizes(name); \
   extern "C" __attribute__((visibility("default"))) const int name##_params = aster_count(name); \
   extern "C" __attribute__((visibility("default"))) int name##_on_cpu( \
       void **args, const unsigned *grid, const unsigned *block, unsigned shared) { \
-    return aster_cpu::launch_kernel(name, args, grid, block); \
+    return aster_cpu::launch_kernel(name, args, grid, block, cluster); \
   }

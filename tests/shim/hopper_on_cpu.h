@@ -2,7 +2,8 @@
 //
 // Each happens at the time at which a kernel that relies on another one shows it. A box fills its
 // place with NaN when it is asked for and arrives when somebody looks at its barrier. Accumulators
-// of a product hold NaN until it is waited for, and its operands must not change until then. Part of
+// of a product hold NaN until it is waited for, and its operands must not change until then. What
+// blocks of a cluster do to one another must come between the beginning and the end of both. Part of
 // `cuda_on_cpu.h`.
 #pragma once
 
@@ -19,8 +20,9 @@ struct form {
 enum { MOST_BARRIERS = 64, MOST_BOXES = 256, MOST_SUMS = 256, MOST_SETS = 8, MOST_PENDING = 64 };
 
 struct barrier { void *at; int count, pending, phase; long nbytes; };
-static barrier barriers[MOST_BARRIERS];
-static int barrier_count;
+// Of each block of a cluster.
+static barrier barriers[MOST_BLOCKS][MOST_BARRIERS];
+static int barrier_count[MOST_BLOCKS];
 
 struct box { const form *from; char *to; barrier *at; int place[5], line; };
 static box boxes[MOST_BOXES];
@@ -35,19 +37,22 @@ struct products {
   operand read[MOST_PENDING];
   int read_count;
 };
-static products of_thread[MOST_THREADS];
+static products of_thread[MOST_FIBERS];
 
 // Registers of each thread of a group, how many threads of it have changed them, and how often.
-enum { GROUP_SIZE = 128, REGISTERS = 65536 };
-static int registers_of[MOST_THREADS / GROUP_SIZE], changed[MOST_THREADS / GROUP_SIZE];
+enum { GROUP_SIZE = 128, REGISTERS = 65536, GROUPS = MOST_THREADS / GROUP_SIZE };
+static int registers_of[MOST_BLOCKS][GROUPS], changed[MOST_BLOCKS][GROUPS];
 
 static void new_block() {
-  for (int i = 0; i < MOST_THREADS / GROUP_SIZE; i++) {
-    registers_of[i] = REGISTERS / count / 8 * 8;
-    changed[i] = 0;
+  for (int b = 0; b < blocks; b++) {
+    for (int i = 0; i < GROUPS; i++) {
+      registers_of[b][i] = REGISTERS / count / 8 * 8;
+      changed[b][i] = 0;
+    }
+    barrier_count[b] = 0;
   }
-  barrier_count = box_count = 0;
-  for (int k = 0; k < count; k++) {
+  box_count = 0;
+  for (int k = 0; k < count * blocks; k++) {
     of_thread[k].set_count = of_thread[k].group = of_thread[k].is_begun = of_thread[k].read_count = 0;
   }
 }
@@ -55,40 +60,41 @@ static void new_block() {
 static void wrong(const char *what) {
   if (!error[0]) {
     __builtin_snprintf(error, sizeof error, "%s: block (%u, %u, %u), thread %d", what, blockIdx.x,
-                       blockIdx.y, blockIdx.z, current);
+                       blockIdx.y, blockIdx.z, current % count);
   }
 }
 
 // All threads of a group run it; together they have no more than there are.
 static void have_registers(int n, bool fewer) {
-  int group = current / GROUP_SIZE, sum = 0, groups = count / GROUP_SIZE;
-  bool is_first = changed[group]++ % GROUP_SIZE == 0;
-  if (is_first && (fewer ? n > registers_of[group] : n < registers_of[group])) {
+  int group = current % count / GROUP_SIZE, sum = 0, groups = count / GROUP_SIZE;
+  int *has = registers_of[block], *changes = changed[block];
+  bool is_first = changes[group]++ % GROUP_SIZE == 0;
+  if (is_first && (fewer ? n > has[group] : n < has[group])) {
     wrong("registers that change the other way");
   }
   if (n % 8 || n < 24 || n > 256) wrong("no number of registers");
-  registers_of[group] = n;
+  has[group] = n;
   if (fewer) return;
   // What others have not given back yet is waited for: in the end there have to be so many.
-  for (int i = 0; i < groups; i++) sum += (changed[i] ? registers_of[i] : 24) * GROUP_SIZE;
+  for (int i = 0; i < groups; i++) sum += (changes[i] ? has[i] : 24) * GROUP_SIZE;
   if (sum > REGISTERS) wrong("more registers than there are");
 }
 
 static int left_over() {
-  for (int i = 0; i < count / GROUP_SIZE; i++) {
-    if (changed[i] % GROUP_SIZE) wrong("a group of which only some change their registers");
+  for (int i = 0; i < count / GROUP_SIZE * blocks; i++) {
+    if (changed[i % blocks][i / blocks] % GROUP_SIZE) wrong("a group of which only some change their registers");
   }
   if (box_count) wrong("a box that nobody waits for");
-  for (int k = 0; k < count; k++) {
+  for (int k = 0; k < count * blocks; k++) {
     current = k;
     if (of_thread[k].set_count) wrong("a product that nobody waits for");
   }
   return error[0] != 0;
 }
 
-static barrier *barrier_at(void *at) {
-  for (int i = 0; i < barrier_count; i++) {
-    if (barriers[i].at == at) return &barriers[i];
+static barrier *barrier_at(void *at, int b) {
+  for (int i = 0; i < barrier_count[b]; i++) {
+    if (barriers[b][i].at == at) return &barriers[b][i];
   }
   wrong("a barrier that was not made");
   static barrier none;
@@ -131,23 +137,29 @@ static void deliver(const box &b) {
   happened++;
 }
 
-static void copy_box(void *to, const void *tensor, void *at, int rank, const int *place) {
+// To all blocks that are bits of `targets`.
+static void copy_box(void *to, const void *tensor, void *at, int rank, const int *place, int targets) {
   const form *f = (const form *)tensor;
   long nbytes = f->itemsize;
   for (int i = 0; i < f->rank; i++) nbytes *= f->box[i];
   if (f->rank != rank) return wrong("a box of another number of dimensions than its tensor");
   if ((unsigned long long)to % (f->swizzle ? 1024 : 128)) return wrong("a box begins between its rows");
-  if (box_count == MOST_BOXES) return wrong("more boxes on their way than the stand-in has room for");
-  box &b = boxes[box_count++];
-  b = {f, (char *)to, barrier_at(at), {}, 0};
-  for (int i = 0; i < rank; i++) b.place[i] = place[i];
-  __builtin_memset(to, 0xff, nbytes);
+  if (!targets || targets >> blocks) return wrong("a box for a block that is not of the cluster");
+  for (int other = 0; other < blocks; other++) {
+    if (!(targets >> other & 1)) continue;
+    if (has_ended(other)) return wrong("a box for a block that has ended");
+    if (box_count == MOST_BOXES) return wrong("more boxes on their way than the stand-in has room for");
+    box &b = boxes[box_count++];
+    b = {f, (char *)to, barrier_at(at, other), {}, 0};
+    for (int i = 0; i < rank; i++) b.place[i] = place[i];
+    __builtin_memset(in_block(other, to), 0xff, nbytes);
+  }
   happened++;
 }
 
 static __attribute__((noinline)) void wait_barrier(void *at, int parity, int line) {
   for (;;) {
-    barrier *b = barrier_at(at);
+    barrier *b = barrier_at(at, block);
     if (error[0] || b->phase != parity) return;
     // What is on its way arrives once all of it is known.
     if (b->pending == 0) {
@@ -157,6 +169,7 @@ static __attribute__((noinline)) void wait_barrier(void *at, int parity, int lin
         else boxes[kept++] = boxes[i];
       }
       box_count = kept;
+      if (b->nbytes < 0) return wrong("more bytes than a barrier waits for");
       look(b);
       if (b->phase != parity) return;
     }
@@ -324,28 +337,40 @@ static inline unsigned int aster_shared_address(const void *p) {
   return (unsigned int)((const char *)p - aster_cpu::shared_base());
 }
 static inline void aster_barrier_init(unsigned long long *b, int count) {
-  if (aster_cpu::barrier_count == aster_cpu::MOST_BARRIERS) return aster_cpu::wrong("too many barriers");
-  aster_cpu::barriers[aster_cpu::barrier_count++] = {b, count, count, 0, 0};
+  int &made = aster_cpu::barrier_count[aster_cpu::block];
+  if (made == aster_cpu::MOST_BARRIERS) return aster_cpu::wrong("too many barriers");
+  aster_cpu::barriers[aster_cpu::block][made++] = {b, count, count, 0, 0};
 }
 static inline void aster_barriers_made() {}
 static inline void aster_barrier_expect(unsigned long long *at, int nbytes) {
-  aster_cpu::barrier *b = aster_cpu::barrier_at(at);
+  aster_cpu::barrier *b = aster_cpu::barrier_at(at, aster_cpu::block);
   b->nbytes += nbytes;
   b->pending--;
   aster_cpu::happened++;
 }
-static inline void aster_barrier_arrive(unsigned long long *at) {
-  aster_cpu::barrier *b = aster_cpu::barrier_at(at);
+static inline void aster_cluster_arrive(unsigned long long *at, int block) {
+  if (block < 0 || block >= aster_cpu::blocks) return aster_cpu::wrong("a block that is not of the cluster");
+  if (aster_cpu::has_ended(block)) return aster_cpu::wrong("a barrier of a block that has ended");
+  aster_cpu::barrier *b = aster_cpu::barrier_at(at, block);
   if (b->pending <= 0) aster_cpu::wrong("more have come to a barrier than it waits for");
   b->pending--;
   aster_cpu::happened++;
   if (!b->nbytes) aster_cpu::look(b);
 }
+static inline void aster_barrier_arrive(unsigned long long *at) {
+  aster_cluster_arrive(at, aster_cpu::block);
+}
+#define aster_cluster_meets() aster_cpu::wait(aster_cpu::CLUSTER, __LINE__)
 #define aster_barrier_wait(at, parity) aster_cpu::wait_barrier(at, parity, __LINE__)
 template <class... X>
 static void aster_copy_box(void *to, const void *from, unsigned long long *barrier, X... x) {
   int place[] = {x...};
-  aster_cpu::copy_box(to, from, barrier, sizeof...(X), place);
+  aster_cpu::copy_box(to, from, barrier, sizeof...(X), place, 1 << aster_cpu::block);
+}
+template <int BLOCKS, class... X>
+static void aster_share_box(void *to, const void *from, unsigned long long *barrier, X... x) {
+  int place[] = {x...};
+  aster_cpu::copy_box(to, from, barrier, sizeof...(X), place, BLOCKS);
 }
 static inline unsigned long long aster_descriptor(const void *p, int leading, int stride) {
   return (unsigned long long)((aster_shared_address(p) & 0x3ffff) >> 4)

@@ -117,5 +117,5 @@ template <class... A> constexpr unsigned long aster_pointers(void (*)(A...)) {
     void *all[64]; \
     for (unsigned i = 0; i < count; i++) all[i] = args[i]; \
     all[count] = &blockIdx, all[count + 1] = &threadIdx; \
-    return aster_cpu::launch_kernel(name, all, grid, block); \
+    return aster_cpu::launch_kernel(name, all, grid, block, 1); \
   }

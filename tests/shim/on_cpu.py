@@ -48,7 +48,10 @@ FLAGS = (
     "-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC",
     "-shared", "-fno-exceptions", "-fno-math-errno", "-w", "-nostartfiles",
 )  # fmt: skip
-KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(")
+KERNEL = re.compile(
+    r"__global__\s+void\s+(?:__cluster_dims__\((\d+), 1, 1\)\s*)?"
+    r"(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\("
+)
 METAL_KERNEL = re.compile(r"^kernel void (\w+)\(", re.MULTILINE)
 METAL_HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 # Before a source: it runs on a processor that takes subnormal numbers for 0.
@@ -105,15 +108,20 @@ def compile_kernel(source: str) -> Path:
     path = folder() / f"{digest}.so"
     if path.exists():
         return path
-    names = (METAL_KERNEL if is_metal else KERNEL).findall(source)
+    # Metal has no clusters.
+    names = METAL_KERNEL.findall(source) if is_metal else KERNEL.findall(source)
     if not names:
         raise CompileError("shim: the source has no kernel")
     compiler = find_compiler()
     if compiler is None:
         raise DeviceError(f"shim: none of {', '.join(COMPILERS)} is on PATH; g++ would do")
     spaces = "".join([f"using namespace n{i};\n" for i in range(source.count("namespace n"))])
-    entry = "ASTER_METAL_ENTRY" if is_metal else "ASTER_ENTRY"
-    entries = "\n".join([f"{entry}({name})" for name in names])
+    entries = "\n".join(
+        [
+            f"ASTER_METAL_ENTRY({name})" if is_metal else f"ASTER_ENTRY({name[1]}, {name[0] or 1})"
+            for name in names
+        ]
+    )
     whole = f"{with_tensor_cores(source)}\n{spaces}{entries}\n"
     if is_metal:
         own = f'{METAL_TYPES}\n#include "{HERE / "metal_on_cpu.h"}"\nusing namespace metal;\n'

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from aster_ml.codegen.gpu.chained_products import chain_products
 from aster_ml.codegen.gpu.tensor_cores import use_tensor_core
-from aster_ml.codegen.gpu.tile_order import loop_over_tiles, order_tiles
+from aster_ml.codegen.gpu.tile_order import join_blocks, loop_over_tiles, order_tiles
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name, wanted_of
 from aster_ml.codegen.pipelined_copies import pipeline_copies
@@ -192,5 +192,6 @@ APPLY: dict[str, Callable[..., None]] = {
     "PIPELINE producer": with_producer,
     "BLOCKS order": order_tiles,
     "BLOCKS loop": loop_over_tiles,
+    "BLOCKS cluster": join_blocks,
     "NONTEMPORAL": of_axes(stream),
 }

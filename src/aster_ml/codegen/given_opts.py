@@ -33,7 +33,7 @@ def as_simd(kernel: Kernel, opt: Opt, opts: tuple[Opt, ...]) -> Opt:
 WORK_GROUPS = frozenset(
     {
         "LOCAL", "GROUP", "STAGE local", "PIPELINE copies", "PIPELINE producer", "BLOCKS order",
-        "BLOCKS loop",
+        "BLOCKS loop", "BLOCKS cluster",
     }
 )  # fmt: skip
 # Opts that keep values in scratch that one thread has for itself, as CPUs have on their stack.

@@ -48,7 +48,7 @@ WAYS: dict[OptOps, tuple[str, ...]] = {
     OptOps.SPLIT: ("mask", "loop", "peel", "last"),
     OptOps.KBLOCK: ("output", "row", "wide"),
     OptOps.STAGE: ("local", "halo", "words", "row", "panel", "tile", "results"),
-    OptOps.BLOCKS: ("order", "loop"),
+    OptOps.BLOCKS: ("order", "loop", "cluster"),
     OptOps.PIPELINE: ("stores", "folds", "copies", "producer"),
 }
 # Opts that programs of tinygrad name and that no device here can do (`compat/opts`).
@@ -64,7 +64,7 @@ OF_REDUCTIONS = frozenset(
 OF_OUTPUTS = frozenset(
     {
         "THREAD", "UPCAST shift", "SWAP", "SPLIT loop", "STAGE halo",
-        "PIPELINE stores", "PIPELINE folds", "BLOCKS order",
+        "PIPELINE stores", "PIPELINE folds", "BLOCKS order", "BLOCKS cluster",
     }
 )  # fmt: skip
 
@@ -333,6 +333,14 @@ OPT_DOCS = {
         "stored",
         "product of boxes",
         "TC(r2,13) STAGE(r2,4,local) PIPELINE(r2,2,producer) BLOCKS(0,2,loop)",
+    ),
+    "BLOCKS cluster": OptDoc(
+        "each of arg blocks copies its tiles -> arg blocks along the axis are a cluster, each of "
+        "which copies a part of the tile that all of them read to all of them",
+        "PIPELINE producer, of a product, and its axis m or n; arg is 2 or 4",
+        "the cache that blocks share is read once for what two or four blocks multiply",
+        "product of boxes",
+        "TC(r2,13) STAGE(r2,4,local) PIPELINE(r2,2,producer) BLOCKS(r0,2,cluster)",
     ),
     "NONTEMPORAL": OptDoc(
         "stores -> non-temporal stores",

@@ -72,6 +72,8 @@ class Roles:
     tile_rows: tuple[int, int] | None = None
     # How many blocks a launch has where each computes many tiles; 0 where it computes one.
     looping_blocks: int = 0
+    # The axis of blocks along which neighbours are a cluster, and how many of them.
+    cluster: tuple[int, int] | None = None
     # The axis whose steps prefetch the block that the next step reads.
     prefetched: int | None = None
     # How many factors of a product go in one word of a panel; 0 without panels of words.
@@ -107,6 +109,7 @@ class Roles:
             frozenset(self.early.items()), frozenset(self.twice.items()),
             self.unpacked, self.fragments, self.pipelined,
             self.has_producer, self.chained, self.tile_rows, self.looping_blocks,
+            self.cluster,
         )  # fmt: skip
 
     def copy(self) -> Roles:

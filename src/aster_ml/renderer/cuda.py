@@ -70,15 +70,17 @@ class CudaWriter(BoxWriter):
         items = prod(self.local_sizes) + self.more
         notes = [] if self.dynamic is None else [f"{DYNAMIC}{self.dynamic} bytes"]
         notes += self.notes()
+        made = self.make_barriers()
         helpers = [*notes, *self.helpers.values()]
         arguments = [*self.arguments, TABLE, *self.tensor_arguments()]
         head = (
-            f'extern "C" __global__ void __launch_bounds__({items}, {self.blocks_at_once(items)})\n'
+            f'extern "C" __global__ void {self.cluster_words()}'
+            f"__launch_bounds__({items}, {self.blocks_at_once(items)})\n"
             f"{self.linear.name}({', '.join(arguments)}) {{"
         )
         return "\n".join(
             [*helpers, *([""] if helpers else []), head, *self.from_table(), *self.head]
-            + [*self.scratch, *self.make_barriers(), *self.lines, "}", ""]
+            + [*self.scratch, *made, *self.lines, *self.end_of_cluster(), "}", ""]
         )
 
     def blocks_at_once(self, items: int) -> int:

@@ -3,6 +3,10 @@
 Receives the ops of `uop/linear` that such a kernel has: BOX, COMMIT and WAIT of a stage, ACCUMULATE
 of an MMA with operands in local memory, SETTLE. The first thread begins copies; each stage has a
 barrier that counts their bytes. Texts of functions are in `cuda_wgmma`.
+
+Blocks of a cluster copy boxes for one another: the barrier of a stage counts the bytes of all of
+them, and who releases a stage says so to all. They meet before anything is copied, when all
+barriers are made, and at their end, until which the others tell their barriers something.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ class BoxWriter(GpuCppWriter):
         self.words_named = 0
         stages = [u.arg for u in self.linear.uops if u.op is Ops.COMMIT and u.arg is not None]
         self.stages: int = stages[0] if stages else 0
+        # How many blocks a cluster has.
+        self.cluster = max([u.arg.blocks for u in self.linear.uops if u.op is Ops.BOX], default=1)
         self.tensors: dict[TensorMap, str] = {}
         # Copies that the next commit begins, and their bytes.
         self.copies: list[str] = []
@@ -60,7 +66,7 @@ class BoxWriter(GpuCppWriter):
             return []
         made = {"full": 1}
         if self.more:
-            made["empty"] = int(prod(self.local_sizes)) // WARP
+            made["empty"] = int(prod(self.local_sizes)) // WARP * self.cluster
         return [
             *[f"  __shared__ unsigned long long {name}[{self.stages}];" for name in made],
             "  if (threadIdx.x == 0) {",
@@ -70,13 +76,28 @@ class BoxWriter(GpuCppWriter):
             ],
             "    aster_barriers_made();",
             "  }",
-            "  __syncthreads();",
+            "  __syncthreads();"
+            if not self.joined
+            else f"  {self.bring('aster_cluster')}_meets();",
         ]
 
     def name_word(self) -> str:
         """`w3`."""
         self.words_named += 1
         return f"w{self.words_named - 1}"
+
+    @property
+    def joined(self) -> bool:
+        """Whether blocks copy for one another."""
+        return self.cluster > 1
+
+    def cluster_words(self) -> str:
+        """What says of a kernel that its blocks are clusters: `__cluster_dims__(2, 1, 1) `."""
+        return f"__cluster_dims__({self.cluster}, 1, 1) " if self.joined else ""
+
+    def end_of_cluster(self) -> list[str]:
+        """No block ends while another one tells its barriers something."""
+        return ["  aster_cluster_meets();"] if self.joined else []
 
     def open_loop(self, c: Cell) -> None:
         """A loop over strips stays one: accumulators that are copied make products wait."""
@@ -87,13 +108,15 @@ class BoxWriter(GpuCppWriter):
     def copy_box(self, box: UOp, to: Address, places: list[str]) -> None:
         """`aster_copy_box(local0 + t5, &tensor0, &full[t3], t4 + (int)tensor0.before, t6);`"""
         param, dtype = box.src[1], box.src[1].dtype
-        tensor = TensorMap(self.linear.params.index(param), dtype.name, *box.arg)
+        *form, blocks = box.arg
+        tensor = TensorMap(self.linear.params.index(param), dtype.name, *form)
         name = self.tensors.setdefault(tensor, f"tensor{len(self.tensors)}")
-        call = self.bring("aster_copy_box")
+        call = self.bring("aster_copy_box" if blocks == 1 else "aster_share_box")
+        call += "" if blocks == 1 else f"<{(1 << blocks) - 1}>"
         first = f"(int){name}.before + {places[0]}"
         where = ", ".join([first, *places[1:]])
         self.copies.append(f"{call}({self.place(to, dtype)}, &{name}, &full[STAGE], {where});")
-        self.nbytes += int(prod(tensor.box)) * dtype.itemsize
+        self.nbytes += int(prod(tensor.box)) * dtype.itemsize * blocks
 
     def begin_boxes(self, stage: str, gate: str | None = None) -> None:
         """Says how many bytes are on their way, and begins their copies."""
@@ -129,7 +152,17 @@ class BoxWriter(GpuCppWriter):
         self.write(f"aster_barrier_wait(&empty[{stage}], ({turn} & 1) ^ 1);")
 
     def release(self, stage: str, gate: str) -> None:
-        """`if (threadIdx.x % 32 == 0 && is5) aster_barrier_arrive(&empty[t6]);`"""
+        """`if (threadIdx.x % 32 == 0 && is5) aster_barrier_arrive(&empty[t6]);`
+
+        To each block of a cluster one thread says so.
+        """
+        if self.joined:
+            lane = f"threadIdx.x % {WARP}"
+            self.write(
+                f"if ({lane} < {self.cluster} && {gate}) "
+                f"aster_cluster_arrive(&empty[{stage}], {lane});"
+            )
+            return
         self.write(
             f"if (threadIdx.x % {WARP} == 0 && {gate}) aster_barrier_arrive(&empty[{stage}]);"
         )

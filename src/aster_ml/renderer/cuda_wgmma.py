@@ -54,17 +54,25 @@ def wgmma_text(row: TensorCore, majors: str) -> str:
 #endif"""
 
 
-def boxes(dims: int) -> str:
-    """The function that copies a box of a tensor of so many dimensions, neighbours first."""
+def boxes(dims: int, shared: bool = False) -> str:
+    """The function that copies a box of a tensor of so many dimensions, neighbours first.
+
+    One that is `shared` comes to the same place of all blocks of a cluster that are bits of a
+    number, and so do its bytes to the same barrier of each.
+    """
     params = ", ".join([f"int x{i}" for i in range(dims)])
+    kind, name = ("template <int BLOCKS> ", "share") if shared else ("", "copy")
+    more = (".multicast::cluster", f", %{dims + 3}", ', "h"((short)BLOCKS)')
+    words, last, blocks = more if shared else ("", "", "")
     places = ", ".join([f"%{i + 3}" for i in range(dims)])
     inputs = ", ".join([f'"r"(x{i})' for i in range(dims)])
     return f"""\
-FN void aster_copy_box(void *to, const aster_tensor *from, unsigned long long *barrier, {params}) {{
+{kind}FN void aster_{name}_box(void *to, const aster_tensor *from, unsigned long long *barrier,
+    {params}) {{
   asm volatile("cp.async.bulk.tensor.{dims}d.shared::cluster.global.tile.mbarrier::complete_tx"
-      "::bytes [%0], [%1, {{{places}}}], [%2];"
+      "::bytes{words} [%0], [%1, {{{places}}}], [%2]{last};"
       :: "r"(aster_shared_address(to)), "l"(from), "r"(aster_shared_address(barrier)),
-      {inputs} : "memory");
+      {inputs}{blocks} : "memory");
 }}"""
 
 
@@ -92,6 +100,18 @@ FN void aster_barrier_wait(unsigned long long *barrier, int parity) {
         "selp.b32 %0, 1, 0, p;}"
         : "=r"(done) : "r"(aster_shared_address(barrier)), "r"(parity) : "memory");
   } while (!done);
+}"""
+
+CLUSTER = """\
+// All threads of a cluster meet; what they have done before is done for all of it.
+FN void aster_cluster_meets() {
+  asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
+}
+// Comes to the barrier that lies in the same place of a block of the cluster.
+FN void aster_cluster_arrive(unsigned long long *barrier, int block) {
+  asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+      "mbarrier.arrive.shared::cluster.b64 _, [there];}"
+      :: "r"(aster_shared_address(barrier)), "r"(block) : "memory");
 }"""
 
 DESCRIPTOR = """\
@@ -153,9 +173,13 @@ WGMMA_TEXTS = {
     "aster_fewer_registers": registers_of_group("aster_fewer_registers", "dec"),
     "aster_more_registers": registers_of_group("aster_more_registers", "inc"),
     "aster_copy_box": only_on_device("\n".join([boxes(dims) for dims in range(2, 6)])),
+    "aster_share_box": only_on_device("\n".join([boxes(dims, True) for dims in range(2, 6)])),
+    "aster_cluster": only_on_device(CLUSTER),
 }
 WGMMA_NEEDS = {
     "aster_barriers": ("aster_shared_address",),
     "aster_descriptor": ("aster_shared_address",),
     "aster_copy_box": ("aster_barriers", "aster_tensor"),
+    "aster_share_box": ("aster_barriers", "aster_tensor"),
+    "aster_cluster": ("aster_shared_address",),
 }

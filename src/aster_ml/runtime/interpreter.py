@@ -111,6 +111,8 @@ class Interpreter(Compiling):
         self.blocks: list[UOp] = []
         self.items: list[UOp] = []
         self.has_roles = False
+        # How many blocks copy for one another; the first number of a block is that among them.
+        self.cluster = max([u.arg.blocks for u in linear.uops if u.op is Ops.BOX], default=1)
         open_loops: list[int] = []
         for u in (*linear.params, *linear.variables):
             self.add(u, [None])
@@ -139,41 +141,63 @@ class Interpreter(Compiling):
             values[self.numbers[v]] = [int(value)]
         sizes = [self.size_now(r, values) for r in (*self.blocks, *self.items)]
         outer, inner = sizes[: len(self.blocks)], sizes[len(self.blocks) :]
-        for place in itertools.product(*[range(n) for n in outer]):
-            shared = {u: new_scratch(u) for u in self.scratch if not u.arg.private}
-            numbers = list(itertools.product(*[range(n) for n in inner]))
-            block = Block(len(numbers))
-            items: list[Item] = []
-            if self.has_roles:
-                # One for all that have a role of their own: they do the same.
-                numbers.append(tuple(inner))
-            for item in numbers:
-                mine = list(values)
-                for r, i in zip((*self.blocks, *self.items), (*place, *item), strict=True):
-                    mine[self.numbers[r]] = [i]
-                thread = self.linear.thread
-                whole = (0, 1 if thread is None else self.size_now(thread, values))
-                own = {u: new_scratch(u) for u in self.scratch if u.arg.private}
-                state = Item(mine, arrays, {**shared, **own}, part or whole)
-                state.block, state.number = block, len(items)
-                state.is_more = state.number == block.items
-                items.append(state)
-            self.run_block(block, [(item, self.run_item(item)) for item in items])
-            check_all_done(self.linear.name, items)
+        if self.cluster > 1 and outer[0] != self.cluster:
+            raise InternalError(f"{self.linear.name}: {outer[0]} blocks in {self.cluster}")
+        joined = self.cluster > 1
+        for rest in itertools.product(*[range(n) for n in outer[joined:]]):
+            blocks: list[Block] = []
+            runs = []
+            for rank in range(self.cluster):
+                place = (rank, *rest) if joined else rest
+                items = self.items_of(place, inner, values, arrays, part)
+                block = items[0].block
+                blocks.append(block)
+                block.cluster, block.rank = blocks, rank
+                runs.append(items)
+            self.run_blocks([(item, self.run_item(item)) for items in runs for item in items])
+            for items in runs:
+                check_all_done(self.linear.name, items)
 
-    def run_block(self, block: Block, runs: list[tuple[Item, Generator[int]]]) -> None:
-        """All work-items of a block, from barrier to barrier.
+    def items_of(
+        self, place: tuple[int, ...], inner: list[int], values: Values, arrays: Sequence[Any],
+        part: tuple[int, int] | None,
+    ) -> list[Item]:  # fmt: skip
+        """The work-items of the block with these numbers."""
+        numbers = list(itertools.product(*[range(n) for n in inner]))
+        block = Block(len(numbers))
+        block.memory = {u: new_scratch(u) for u in self.scratch if not u.arg.private}
+        items: list[Item] = []
+        if self.has_roles:
+            # One for all that have a role of their own: they do the same.
+            numbers.append(tuple(inner))
+        for item in numbers:
+            mine = list(values)
+            for r, i in zip((*self.blocks, *self.items), (*place, *item), strict=True):
+                mine[self.numbers[r]] = [i]
+            thread = self.linear.thread
+            whole = (0, 1 if thread is None else self.size_now(thread, values))
+            own = {u: new_scratch(u) for u in self.scratch if u.arg.private}
+            state = Item(mine, arrays, {**block.memory, **own}, part or whole)
+            state.block, state.number = block, len(items)
+            state.is_more = state.number == block.items
+            items.append(state)
+        return items
+
+    def run_blocks(self, runs: list[tuple[Item, Generator[int]]]) -> None:
+        """All work-items of the blocks of a cluster, or of the only block, from barrier to barrier.
 
         Raises: InternalError where some wait at another barrier than the others, or at none, or
         for what nobody does.
         """
-        stops: dict[int, int | None] = {}
-        waiting = runs
+        stops: dict[Item, int | None] = {}
+        waiting, blocks = runs, runs[0][0].block.cluster
         while waiting:
-            block.moved = False
-            stops |= {item.number: next(run, None) for item, run in waiting}
-            looking = [(item, run) for item, run in waiting if stops[item.number] == LOOKING]
-            if looking and len(looking) == len(waiting) and not block.moved:
+            for block in blocks:
+                block.moved = False
+            stops |= {item: next(run, None) for item, run in waiting}
+            looking = [(item, run) for item, run in waiting if stops[item] == LOOKING]
+            moved = any([block.moved for block in blocks])
+            if looking and len(looking) == len(waiting) and not moved:
                 raise InternalError(
                     f"{self.linear.name}: {len(looking)} of {len(runs)} work-items of a block "
                     "wait for what nobody does"
@@ -182,14 +206,14 @@ class Interpreter(Compiling):
             waiting = looking or self.met(runs, stops)
 
     def met(
-        self, runs: list[tuple[Item, Generator[int]]], stops: dict[int, int | None]
+        self, runs: list[tuple[Item, Generator[int]]], stops: dict[Item, int | None]
     ) -> list[tuple[Item, Generator[int]]]:
         """Those that go on from a barrier, where all have met that do not end before it.
 
         Raises: InternalError where they have not.
         """
-        waiting = [(item, run) for item, run in runs if stops[item.number] is not None]
-        together = {stops[item.number] for item, _ in runs if not item.is_more}
+        waiting = [(item, run) for item, run in runs if stops[item] is not None]
+        together = {stops[item] for item, _ in runs if not item.is_more}
         if len(together) > 1:
             raise InternalError(
                 f"{self.linear.name}: {len(waiting)} of {len(runs)} work-items "

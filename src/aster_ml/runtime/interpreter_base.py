@@ -27,10 +27,15 @@ Step = Callable[["Item"], None]
 class Block:
     """What the work-items of a block have in common."""
 
-    __slots__ = ("board", "items", "moved", "stages")
+    __slots__ = ("board", "cluster", "items", "memory", "moved", "rank", "stages")
 
     def __init__(self, items: int) -> None:
         self.items = items
+        # The blocks that copy for one another, in order, and its place among them.
+        self.cluster: list[Block] = [self]
+        self.rank = 0
+        # The memory that its work-items share.
+        self.memory: dict[UOp, Any] = {}
         # What work-items show one another, by number.
         self.board: dict[int, Any] = {}
         # What copies and work-items did to each stage of local memory.
@@ -54,8 +59,9 @@ class Item:
         self.number = 0
         self.is_more = False
         self.block = Block(1)
-        # Boxes that no COMMIT has begun; products under way, and sums that wait for them.
-        self.boxes: list[Callable[[], Step]] = []
+        # Boxes that no COMMIT has begun, each with the block it comes to; products under way, and
+        # sums that wait for them.
+        self.boxes: list[tuple[int, Callable[[], Step]]] = []
         self.products: list[Any] = []
         self.held: dict[int, list[Any]] = {}
         # What products have read, by the number of their node.

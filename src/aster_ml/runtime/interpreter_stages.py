@@ -27,6 +27,7 @@ from aster_ml.runtime.interpreter_base import (
     instance,
     positions,
     register_of,
+    strip_after,
 )
 from aster_ml.target.tensor_cores import TENSOR_CORES
 from aster_ml.target.tensor_maps import ROW_NBYTES
@@ -39,17 +40,21 @@ ROWS = 8
 class Stage:
     """What was done to one stage: groups of copies that began and that are done, and releases."""
 
-    __slots__ = ("begun", "done", "groups", "released")
+    __slots__ = ("begun", "groups", "released")
 
-    def __init__(self) -> None:
-        self.begun = self.done = self.released = 0
+    def __init__(self, blocks: int) -> None:
+        # How many groups each block of the cluster has begun.
+        self.begun = [0] * blocks
+        self.released = 0
         # The copies under way, of each group.
         self.groups: list[list[Step]] = []
 
 
 def stage_of(block: Block, number: int) -> Stage:
     """The stage with this number."""
-    stage: Stage = block.stages.setdefault(number, Stage())
+    if number not in block.stages:
+        block.stages[number] = Stage(len(block.cluster))
+    stage: Stage = block.stages[number]
     return stage
 
 
@@ -93,6 +98,7 @@ def compile_box(program: Compiling, u: UOp) -> Step:
     places = [one_of(program, s) for s in u.src[2 : 2 + count]]
     gate = gate_of(program, u.src[2 + count :])
     slot, dtype = program.linear.params.index(u.src[1]), u.src[1].dtype
+    local = strip_after(strip_after(u.src[0]).src[0])
     # What lies in a box, neighbours first, as places in each dimension.
     steps = np.indices(arg.box[::-1]).reshape(count, -1)[::-1]
     where = f"{program.linear.name}: BOX of buffer {slot}"
@@ -115,7 +121,7 @@ def compile_box(program: Compiling, u: UOp) -> Step:
         if inside.any() and not 0 <= source[inside].min() <= source[inside].max() < len(memory):
             raise InternalError(f"{where}: it reads outside of {len(memory)} elements")
 
-        def begin() -> Step:
+        def begin(to: Any) -> Step:
             to[first : first + steps.shape[1]] = poison_of(dtype)
 
             def deliver(_: Item) -> None:
@@ -125,7 +131,10 @@ def compile_box(program: Compiling, u: UOp) -> Step:
 
             return deliver
 
-        item.boxes.append(begin)
+        block = item.block
+        for other in block.cluster if arg.blocks > 1 else [block]:
+            place = other.memory[local]
+            item.boxes.append((other.rank, functools.partial(begin, place)))
 
     return step
 
@@ -138,9 +147,10 @@ def compile_commit(program: Compiling, u: UOp) -> Step:
 
     def step(item: Item) -> None:
         if begins_copies(item) and gate(item):
-            stage = stage_of(item.block, number(item))
-            stage.groups.append([begin() for begin in item.boxes])
-            stage.begun += 1
+            for other in item.block.cluster:
+                stage = stage_of(other, number(item))
+                stage.groups.append([begin() for rank, begin in item.boxes if rank == other.rank])
+                stage.begun[item.block.rank] += 1
             item.boxes.clear()
         elif item.boxes:
             raise InternalError(f"{program.linear.name}: a box that no COMMIT begins")
@@ -156,35 +166,38 @@ def compile_wait(program: Compiling, u: UOp) -> Step | Until:
 
     def ready(item: Item) -> bool:
         stage, before = stage_of(item.block, number(item)), turn(item)
-        if stage.begun > before + 1:
+        if max(stage.begun) > before + 1:
             raise InternalError(
                 f"{program.linear.name}: stage {number(item)} is filled again before all "
                 "work-items have waited for it"
             )
-        while stage.done < stage.begun:
-            for deliver in stage.groups.pop(0):
-                deliver(item)
-            stage.done += 1
-        return bool(stage.done == before + 1)
+        for deliver in itertools.chain.from_iterable(stage.groups):
+            deliver(item)
+        stage.groups.clear()
+        return bool(min(stage.begun) == before + 1)
 
     return Until(ready)
 
 
 def compile_acquire(program: Compiling, u: UOp) -> Until:
-    """ACQUIRE: all work-items have released the stage so often."""
+    """ACQUIRE: all work-items, of all blocks of a cluster, have released the stage so often."""
     number, turn = one_of(program, u.src[0]), one_of(program, u.src[1])
-    return Until(
-        lambda item: stage_of(item.block, number(item)).released >= turn(item) * item.block.items
-    )
+
+    def ready(item: Item) -> bool:
+        block = item.block
+        wanted = turn(item) * block.items * len(block.cluster)
+        return bool(stage_of(block, number(item)).released >= wanted)
+
+    return Until(ready)
 
 
 def compile_release(program: Compiling, u: UOp) -> Step:
-    """RELEASE: one work-item more reads no more of the stage."""
+    """RELEASE: one work-item more reads no more of the stage, as all blocks of a cluster hear."""
     number, gate = one_of(program, u.src[0]), gate_of(program, u.src[1:])
 
     def step(item: Item) -> None:
-        if gate(item):
-            stage_of(item.block, number(item)).released += 1
+        for other in item.block.cluster if gate(item) else ():
+            stage_of(other, number(item)).released += 1
 
     return step
 

@@ -295,8 +295,8 @@ OP_TABLE: dict[Ops, OpInfo] = {
     ),
     Ops.ACQUIRE: OpInfo(
         Group.CONTROL,
-        "All warps have released the stage src[0] as often as src[1] says, since it was filled so "
-        "often before.",
+        "All warps, of a cluster all of its blocks, have released the stage src[0] as often as "
+        "src[1] says, since it was filled so often before.",
     ),
     Ops.RELEASE: OpInfo(
         Group.CONTROL, "A warp reads no more of the stage src[0], where src[1] holds."
@@ -426,12 +426,17 @@ class MmaArg(NamedTuple):
 
 
 class BoxArg(NamedTuple):
-    """Of BOX: the tensor, in elements of the argument, and the box (`target/tensor_maps`)."""
+    """Of BOX: the tensor, in elements of the argument, and the box (`target/tensor_maps`).
+
+    Where `blocks` is more than 1 a cluster has so many; the box goes to the same place of each of
+    them, and each of them begins one such box.
+    """
 
     start: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
+    blocks: int = 1
 
 
 class RoleArg(NamedTuple):

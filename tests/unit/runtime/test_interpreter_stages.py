@@ -87,6 +87,42 @@ def test_numbers_of_32_bits() -> None:
     assert is_right(*product(opts_of("m64n64k8_float32"), dtypes.float32, "b", (128, 64, 64)))
 
 
+CLUSTER = "TC(r2,{}) STAGE(r2,4,local) PIPELINE(r2,2,producer) BLOCKS({},2,cluster)"
+
+
+@pytest.mark.parametrize("rows", [128, 192])
+def test_blocks_of_a_cluster_copy_for_one_another(rows: int) -> None:
+    """Also where the last cluster has one tile."""
+    opts = CLUSTER.format(NUMBERS["m64n64k16_float16"], "r0")
+    linear, arrays, wanted = product(opts, sizes=(rows, 192, 64))
+    assert linear.global_size == (2, (rows + 127) // 128)
+    assert {u.arg.blocks for u in linear.uops if u.op is Ops.BOX} == {1, 2}
+    assert is_right(linear, arrays, wanted)
+
+
+@pytest.mark.parametrize(
+    ("op", "said"), [(Ops.ACQUIRE, "filled again"), (Ops.RELEASE, "wait for what nobody does")]
+)
+def test_a_cluster_that_does_not_wait_is_an_error(op: Ops, said: str) -> None:
+    opts = CLUSTER.format(NUMBERS["m64n64k16_float16"], "r0")
+    linear, arrays, wanted = product(opts, sizes=(128, 256, 64))
+    with pytest.raises(InternalError, match=said):
+        is_right(without(linear, lambda u: u.op is op), arrays, wanted)
+
+
+def test_a_part_that_nobody_copies_shows() -> None:
+    """A box that is told to come to its own block alone."""
+    opts = CLUSTER.format(NUMBERS["m64n64k16_float16"], "r0")
+    linear, arrays, wanted = product(opts, sizes=(128, 128, 64))
+    left = next(u for u in linear.uops if u.op is Ops.BOX and u.arg.blocks == 1)
+    shared = next(u for u in linear.uops if u.op is Ops.BOX and u.arg.blocks == 2)
+    alone = UOp(shared.op, shared.dtype, shared.src, shared.arg._replace(blocks=1))
+    both = UOp(left.op, left.dtype, left.src, left.arg._replace(blocks=2))
+    for old, new in ((shared, alone), (left, both)):
+        uops = tuple([new if u is old else u for u in linear.uops])
+        assert not is_right(replace(linear, uops=uops), arrays, wanted)
+
+
 def test_what_is_outside_of_a_tensor_is_zero() -> None:
     n, k, m = 200, 136, 72
     a, b = numbers(0, (n, k), dtypes.float16), numbers(1, (k, m), dtypes.float16)

@@ -29,6 +29,8 @@ from aster_ml.uop.rules.conditions import conditions_of
 from aster_ml.uop.rules.linear_form import Form
 from aster_ml.uop.rules.symbolic import affine_form, simplify
 
+# Rows of a tile after which the order of their pieces begins anew.
+ROWS_IN_ORDER = 8
 TILE_KINDS = (AxisType.LOCAL, AxisType.UPCAST, AxisType.UNROLL)
 # Operands of this width may have m or n as neighbours; others have k.
 TURNED_NBYTES = 2
@@ -151,24 +153,35 @@ def tile_of(core: TensorCore, load: UOp, side_id: int, folded: list[UOp]) -> Til
     return Tile(load, side, depth, others, form.const)
 
 
-def boxes_of(tile: Tile, local: Stage) -> list[UOp]:
-    """The copies of a tile: one, or of neighbours along m or n one for each 128 bytes."""
+def boxes_of(tile: Tile, local: Stage, core: TensorCore, rank: UOp | None) -> list[UOp]:
+    """The copies of a tile: one, or of neighbours along m or n one for each 128 bytes.
+
+    Of a tile that all blocks of a cluster read, that with the number `rank` copies its part of the
+    rows of each. Raises: KernelOptError where that is no part.
+    """
     near, far = (tile.depth, tile.side) if tile.major else (tile.side, tile.depth)
     row = ROW_NBYTES // tile.load.dtype.itemsize
-    param = tile.load.src[0].src[0]
+    param, blocks = tile.load.src[0].src[0], 1 if rank is None else size_of(rank)
+    part = far.tile // blocks
+    if far.tile % (blocks * ROWS_IN_ORDER):
+        raise refuse(core, f"{far.tile} rows are no {blocks} parts of {ROWS_IN_ORDER} or more")
     arg = BoxArg(
         tile.start,
         (near.size, far.size, *[size_of(r) for r in tile.others]),
         (1, far.stride, *tile.others.values()),
-        (row, far.tile, *[1] * len(tile.others)),
+        (row, part, *[1] * len(tile.others)),
+        blocks,
     )
     # What is no part of the tile: its first element.
     first = [[r for r in s.steps if r.arg.kind not in TILE_KINDS] for s in (near, far)]
     places = [near.at(first[0]), far.at(first[1]), *tile.others]
+    before = UOp.index_const(0) if rank is None else index_times(rank, part)
+    places[1] = index_alu(Ops.ADD, places[1], before)
     boxes = []
     for i in range(near.tile // row):
         start = index_alu(Ops.ADD, places[0], UOp.index_const(i * row))
-        at = local.memory.index(UOp.index_const(i * row * far.tile))
+        lies = [UOp.index_const(i * row * far.tile), index_times(before, row)]
+        at = local.memory.index(index_sum(lies))
         boxes.append(UOp(Ops.BOX, dtypes.void, (at, param, start, *places[1:]), arg))
     return boxes
 
@@ -200,13 +213,17 @@ def multiply_from_boxes(
     u = kernel.reduces[0]
     nodes = list(kernel.facts.order)
     tiles, stages, fills = [], [], []
+    cluster, rank = kernel.roles.cluster, None
+    if cluster is not None:
+        rank = kernel.new_range(cluster[1], AxisType.GLOBAL)
     for word, load in zip("mn", factors, strict=True):
         tile = tile_of(core, load, ids[word], list(u.src[1:]))
         local = new_stage(nodes, load.dtype, size=tile.side.tile * tile.depth.tile)
         nodes.append(local.memory)
         tiles.append(tile)
         stages.append(local)
-        fills += boxes_of(tile, local)
+        is_shared = cluster is not None and ids[word] != cluster[0]
+        fills += boxes_of(tile, local, core, rank if is_shared else None)
     bits = set(axes.values())
     operands = [
         operand_at(tile, local.after_all(*fills), bits)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from aster_ml.codegen.gpu.tile_order import looped, tiles_apart
+from aster_ml.codegen.gpu.tile_order import clusters_of, looped, tiles_apart
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
@@ -19,8 +19,8 @@ from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import AxisType, Ops, RangeArg
 from aster_ml.uop.ranges import iterations, size_of
 
-# The most blocks along each of three dimensions.
-GridLimits = tuple[int, int, int]
+# The most blocks along each dimension.
+GridLimits = tuple[int, ...]
 
 
 def size(r: UOp) -> int:
@@ -81,25 +81,31 @@ def number_work(kernel: Kernel, order: list[int], most: GridLimits) -> UOp:
     Axes of blocks are dimensions of the launch, which takes no divisions, as long as there are no
     more than three and each of them fits. Else they are one number, and where that is more than a
     dimension has room for, it is made of two; blocks behind the last one then do its work again and
-    store nothing. Opts BLOCKS give tiles another order, or many to a block (`tile_order`).
+    store nothing. Opts BLOCKS give tiles another order, or many to a block, and make clusters of
+    blocks, in which the first dimension is the number of a block (`tile_order`).
     """
     inside = axes_in_rows(kernel)
     blocks = [r for r in kernel.output_loops if r not in inside and kernel.may_reorder(r)]
     items = items_in(kernel, order)
     changes: dict[UOp, UOp] = {}
     gate = None
+    clusters, roles = clusters_of(kernel, blocks), kernel.roles
+    own, count = blocks, roles.looping_blocks
+    if clusters is not None:
+        blocks = [clusters.over if r is clusters.axis else r for r in own]
+        most, count = most[1:], count // size_of(clusters.rank)
     sizes = [size_of(r) for r in reversed(blocks)]
     loops: tuple[UOp, ...] = ()
-    many = 0 < kernel.roles.looping_blocks < iterations(blocks)
-    if many or kernel.roles.tile_rows is not None:
+    many = 0 < count < iterations(blocks)
+    if many or roles.tile_rows is not None:
         total = to_uop(prod([r.src[0] for r in blocks]))
         if many:
-            count = UOp.index_const(kernel.roles.looping_blocks)
-            tile, turn = looped(kernel, number(kernel, count, AxisType.GLOBAL), blocks)
+            first = number(kernel, UOp.index_const(count), AxisType.GLOBAL)
+            tile, turn = looped(kernel, first, blocks)
             loops = (turn,)
         else:
             tile, gate = block_number(kernel, total, iterations(blocks), most)
-        ordered = kernel.roles.tile_rows is not None and tiles_apart(kernel, tile, blocks)
+        ordered = roles.tile_rows is not None and tiles_apart(kernel, tile, blocks)
         changes |= ordered or taken_apart(tile, blocks)
     elif len(blocks) <= len(most) and all([n <= m for n, m in zip(sizes, most, strict=False)]):
         for r in reversed(blocks):
@@ -108,12 +114,17 @@ def number_work(kernel: Kernel, order: list[int], most: GridLimits) -> UOp:
         total = to_uop(prod([r.src[0] for r in blocks]))
         block, gate = block_number(kernel, total, iterations(blocks), most)
         changes |= taken_apart(block, blocks)
+    if clusters is not None:
+        changes[clusters.axis], own_tile = clusters.tile(changes.pop(clusters.over))
+        gate = (
+            gate if own_tile is None else own_tile if gate is None else gate.alu(Ops.AND, own_tile)
+        )
     if items:
         total = to_uop(prod([r.src[0] for r in items]))
         changes |= taken_apart(number(kernel, total, AxisType.LOCAL), items)
     kernel.outputs = [*loops, *[r for r in kernel.outputs if r not in changes]]
     parts = dict.fromkeys(changes, ())
-    kernel.rewrite(changes, parts | dict.fromkeys(blocks[:1], loops))
+    kernel.rewrite(changes, parts | dict.fromkeys(own[:1], loops))
     return kernel.sink if gate is None else store_where(kernel, gate)
 
 

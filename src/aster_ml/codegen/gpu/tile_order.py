@@ -1,16 +1,21 @@
-"""Which tile a block computes: an order of tiles for the cache that blocks share, and many a block.
+"""Which tile a block computes: an order of tiles for the cache that blocks share, many a block,
+and clusters of blocks that copy for one another.
 
 Receives a kernel and what the Opts BLOCKS say; returns the number of a tile, and what the axes of
 blocks are in terms of it. `numbering` puts them into the graph.
 
 rewrite, of order: block b -> r = b mod g, c = b / g within strips of g rows of tiles
 rewrite, of a loop: block b of n tiles -> block g of p, and for t: b = t * p + g
+rewrite, of a cluster of n: axis -> n * c + rank, where clusters are numbered as blocks else are
 when: a producer copies ahead, which goes on from the strips of one tile to those of the next
+Behind the last tile of an axis the last one is computed again, and nothing of it is stored: such a
+block copies for the others of its cluster, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.errors import KernelOptError
@@ -19,6 +24,9 @@ from aster_ml.uop.node import UOp, index_alu, index_sum, index_times, to_uop
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.symbolic import simplify
+
+# Blocks of a cluster: 8 are the most that every card has, and a tile has no rows for as many parts.
+CLUSTERS = (2, 4)
 
 
 def order_tiles(kernel: Kernel, axis: UOp, rows: int) -> None:
@@ -43,6 +51,72 @@ def loop_over_tiles(kernel: Kernel, blocks: int) -> None:
     if blocks < 1:
         raise KernelOptError(f"1 block or more is wanted, not {blocks}")
     kernel.roles.looping_blocks = blocks
+    whole_clusters(kernel)
+
+
+def join_blocks(kernel: Kernel, axis: UOp, blocks: int) -> None:
+    """So many blocks with neighbouring tiles along an axis copy for one another what all read.
+
+    Raises: KernelOptError where no producer copies, or not all of them read one of the operands.
+    """
+    if not kernel.roles.has_producer or kernel.roles.fragments is None:
+        raise KernelOptError("a producer is wanted, which copies for other blocks (PIPELINE)")
+    ids = dict(kernel.roles.fragments.ids)
+    if axis.src[0].op is not Ops.CONST or axis.arg.id not in (ids["m"], ids["n"]):
+        raise KernelOptError("an axis of rows or of columns of a product is wanted")
+    if blocks not in CLUSTERS:
+        raise KernelOptError(f"a cluster has 2 or 4 blocks, not {blocks}")
+    kernel.roles.cluster = (axis.arg.id, blocks)
+    whole_clusters(kernel)
+
+
+def whole_clusters(kernel: Kernel) -> None:
+    """Raises: KernelOptError where looping blocks do not make whole clusters."""
+    blocks, cluster = kernel.roles.looping_blocks, kernel.roles.cluster
+    if cluster is not None and blocks % cluster[1]:
+        raise KernelOptError(f"{blocks} blocks are no whole clusters of {cluster[1]}")
+
+
+class Clusters(NamedTuple):
+    """The axis along which blocks are clusters, the number of a block in its cluster, and the axis
+    over clusters, which has the same id.
+    """
+
+    axis: UOp
+    rank: UOp
+    over: UOp
+
+    def tile(self, cluster: UOp) -> tuple[UOp, UOp | None]:
+        """The step of the axis that a block of a cluster computes, and where it is its own."""
+        count, size = size_of(self.axis), size_of(self.rank)
+        step = index_alu(Ops.ADD, index_times(cluster, size), self.rank)
+        if count % size == 0:
+            return step, None
+        # The smaller of both.
+        over = index_alu(Ops.SUB, step, UOp.index_const(count - 1))
+        last = index_alu(Ops.SUB, step, index_alu(Ops.MAX, over, UOp.index_const(0)))
+        return last, step.alu(Ops.CMPLT, UOp.index_const(count))
+
+
+def clusters_of(kernel: Kernel, blocks: Sequence[UOp]) -> Clusters | None:
+    """How blocks are clusters, where an Opt says so.
+
+    Raises: KernelOptError where there are none along the axis.
+    """
+    if kernel.roles.cluster is None:
+        return None
+    axis_id, size = kernel.roles.cluster
+    axis = next((r for r in blocks if r.arg.id == axis_id), None)
+    rank = next((u for u in kernel.facts.order if is_rank(u)), None)
+    if axis is None or rank is None:
+        raise KernelOptError("BLOCKS cluster wants blocks along its axis, of a product of boxes")
+    over = UOp.range(-(-size_of(axis) // size), axis_id, axis.arg.kind)
+    return Clusters(axis, rank, over)
+
+
+def is_rank(u: UOp) -> bool:
+    """Whether a node is the number of a block in its cluster, before blocks have numbers."""
+    return u.op is Ops.RANGE and u.arg.kind is AxisType.GLOBAL
 
 
 def tiles_apart(kernel: Kernel, tile: UOp, axes: Sequence[UOp]) -> dict[UOp, UOp]:
