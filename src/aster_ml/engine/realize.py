@@ -286,6 +286,9 @@ WORK_GROUPS, MIN_GROUP_LENGTH, MIN_THREAD_LENGTH = 256, 1 << 15, 1 << 17
 # Results of a reduction that are few for all work-groups, and for each thread: what lies side by
 # side in less than a few cache lines is not read well by several threads.
 GROUP_RESULTS, THREAD_RESULTS = 32, 64
+# Steps of sums inside of another one that a work-item takes as long for as a launch does: a few
+# microseconds, where each of them waits for memory, since no other item has a part of them.
+NESTED_STEPS = 256
 
 
 def workers_of(device: str) -> Workers:
@@ -299,6 +302,7 @@ def workers_for(target: Target) -> Workers:
         return Workers(
             WORK_GROUPS, MIN_GROUP_LENGTH, GROUP_RESULTS, target.max_buffers,
             chained_dtypes(target.tensor_cores) if FUSE else frozenset(),
+            NESTED_STEPS, target.max_turns,
         )  # fmt: skip
     threads = SAME_THREADS if DETERMINISTIC else target.threads
     return Workers(threads, MIN_THREAD_LENGTH, THREAD_RESULTS * threads, target.max_buffers)

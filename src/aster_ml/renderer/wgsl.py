@@ -23,7 +23,7 @@ import math
 import struct
 
 from aster_ml.dtype import DType, dtypes
-from aster_ml.errors import InternalError
+from aster_ml.errors import CompileError, InternalError
 from aster_ml.helpers import ceildiv
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.cell import Cell, Value
@@ -43,7 +43,14 @@ class WgslRenderer(Renderer):
     """WGSL."""
 
     def render(self, linear: Linear) -> str:
-        """The source of one kernel."""
+        """The source of one kernel. Raises: CompileError for more turns than the driver makes."""
+        most = self.target.max_turns
+        if most and (turns := linear.turns()) > most:
+            raise CompileError(
+                f"{linear.name}: a work-item would make {turns:,} turns of loops, and the driver "
+                f"({self.target.arch}) ends them after {most:,} without an error; another adapter, "
+                "DEV=CPU, or parts of it that are realized first would do"
+            )
         return WgslWriter(self.target, linear).run()
 
 

@@ -40,6 +40,9 @@ FLUSHED = frozenset({"float16", "float32"})
 # Functions whose error WGSL bounds are used; of the others drivers have too large ones.
 NATIVE_OPS = (PLAIN_OPS - {"MULACC"}) | {"EXP2"}
 FEATURES = ("shader-f16", "timestamp-query")
+# This driver ends loops after so many turns of all of them together, and says nothing: its
+# LP_MAX_TGSI_LOOP_ITERATIONS (Mesa, gallivm/lp_bld_limits.h).
+LLVMPIPE, LLVMPIPE_TURNS = "llvmpipe", 65_535
 # So many launches go off together at most.
 MOST_WAITING = 64
 # What the limits of WebGPU promise at least, where an adapter says nothing.
@@ -126,6 +129,7 @@ def target_of(limits: dict[str, int], half: bool, arch: str) -> Target:
         max_buffers=limits["max-storage-buffers-per-shader-stage"],
         index_bits=32, native_dtypes=frozenset(dtypes), native_ops=frozenset(NATIVE_OPS),
         flushes=FLUSHED,
+        max_turns=LLVMPIPE_TURNS if LLVMPIPE in arch else 0,
     )  # fmt: skip
 
 

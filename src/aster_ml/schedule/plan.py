@@ -17,8 +17,8 @@ from aster_ml.config import stage_key
 from aster_ml.errors import InternalError
 from aster_ml.schedule.capture import Captured
 from aster_ml.schedule.early_kernels import MANY_NODES, Ahead
-from aster_ml.schedule.fusion.attention import find_attention, multiplied_dtypes
-from aster_ml.schedule.fusion.buffer_limit import limits_of, without_crowds
+from aster_ml.schedule.fusion.attention import find_attention
+from aster_ml.schedule.fusion.buffer_limit import without_crowds
 from aster_ml.schedule.fusion.materialize import StagePlanner
 from aster_ml.schedule.hazards import snapshot_value, snapshot_version
 from aster_ml.schedule.kernels.horizontal_fusion import merge_drafts
@@ -33,7 +33,7 @@ from aster_ml.schedule.rewrites.sink_shrink import crop_before_reducing
 from aster_ml.schedule.rewrites.split_matmul_sums import split_products
 from aster_ml.schedule.rewrites.split_reduce import split_long_reductions
 from aster_ml.schedule.steps import FinalKernel, HazardError, Schedule
-from aster_ml.schedule.work import PLAINEST, Work, WorkersOf
+from aster_ml.schedule.work import PLAINEST, Work, WorkersOf, devices_of
 from aster_ml.uop.gc_pause import uncollected
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -266,12 +266,15 @@ def planning(
             body, order = made, order_of(made, body, order)
             made = step.run(body, order, work)
             clock(step, made)
-    limits = limits_of(order, workers)
-    multiplied = multiplied_dtypes(order, workers)
+    devices = devices_of(order, workers)
+    limits = {name: w.buffers for name, w in devices.items() if w.buffers}
+    nested = {name: w.nested for name, w in devices.items() if w.nested}
+    multiplied = {name: w.attends for name, w in devices.items() if w.attends}
     memory_ops = [u for u in order if u.op in (Ops.PARAM, Ops.AFTER, Ops.STORE)]
     for _ in range(1 + 2 * len(memory_ops) + len(params)):
         body, order = made, order_of(made, body, order)
         planner = StagePlanner(body, order)
+        planner.nested = nested
         if not plain:
             planner.multiplied = multiplied
             planner.keep_inside(find_attention(order, multiplied))

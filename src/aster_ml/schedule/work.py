@@ -5,17 +5,22 @@ Receives settings of the caller; the numbers that outputs turned out to be are k
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
 
 
 class Workers(NamedTuple):
     """How many share a kernel of a device, the elements from which on a second kernel pays, and
     the results beyond which a kernel can be shared out over them.
 
-    `buffers` are the most that a kernel may have, 0 where there is no limit. `attends` names the
-    dtypes of which one kernel computes attention without storing its scores.
+    `buffers` are the most that a kernel may have, `nested` the most steps of sums inside of another
+    one for each of its results, and `turns` the most that any one sum may have: 0 where there is
+    no limit. `attends` names the dtypes of which one kernel computes attention without storing its
+    scores.
     """
 
     number: int
@@ -23,9 +28,19 @@ class Workers(NamedTuple):
     results: int
     buffers: int = 0
     attends: frozenset[str] = frozenset()
+    nested: int = 0
+    turns: int = 0
 
 
 WorkersOf = Callable[[str], Workers]
+
+
+def devices_of(order: Iterable[UOp], workers: WorkersOf) -> dict[str, Workers]:
+    """Who shares kernels of each device that has memory among these nodes."""
+    names = {u.arg.device for u in order if u.op is Ops.PARAM}
+    names |= {str(u.device) for u in order if u.op is Ops.COPY}
+    return {name: workers(name) for name in names if name}
+
 
 # How plain a schedule is: as it is planned first; without rewrites, merged kernels and runs, which
 # only make it faster; and without fused reductions and numbers known beforehand, too.

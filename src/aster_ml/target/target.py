@@ -55,7 +55,8 @@ class Target:
     second has room for `ways` of them, and memory is in pages of `page_nbytes`. `max_group` and
     `local_bytes` are the most work-items and the most shared memory of one work-group, `max_grid`
     the most work-groups along each dimension of a launch, `max_buffers` the most buffers of one
-    kernel, 0 where there is no limit; `warp` work-items run in step, on `units` processors, 0 where
+    kernel and `max_turns` the most turns of all loops of one work-item, 0 where there is no limit;
+    `warp` work-items run in step, on `units` processors, 0 where
     that is not known. `features` are names of what else there is: "shuffle", "ldmatrix",
     "cp_async", "tma", "wgmma", and "mma_fp8" where products of fp8 are single instructions;
     `tensor_cores` names rows of `target/tensor_cores`. `native_dtypes` have arithmetic of their
@@ -85,6 +86,7 @@ class Target:
     max_grid: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
     local_bytes: int = 0
     max_buffers: int = 0
+    max_turns: int = 0
     warp: int = 0
     units: int = 0
     features: frozenset[str] = frozenset()

@@ -38,6 +38,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aster_ml.uop.node import UOp, sint
+from aster_ml.uop.ops import AxisType, Ops
+
+# Axes whose number is that of a work-group or a work-item: nothing goes along them one by one.
+NUMBERS_OF_ITEMS = (AxisType.GLOBAL, AxisType.LOCAL)
 
 
 @dataclass(frozen=True)
@@ -58,3 +62,14 @@ class Linear:
     thread: UOp | None = None
     global_size: tuple[sint, ...] = (1, 1, 1)
     local_size: tuple[int, ...] = (1, 1, 1)
+
+    def turns(self) -> int:
+        """The most turns that all loops of one work-item take together."""
+        total, open_loops = 0, [1]
+        for u in self.uops:
+            if u.op is Ops.RANGE and u.arg.kind not in NUMBERS_OF_ITEMS:
+                open_loops.append(open_loops[-1] * (int(u.vmax) + 1))
+                total += open_loops[-1]
+            elif u.op is Ops.END:
+                open_loops.pop()
+        return total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from aster_ml.backend import Grid
 from aster_ml.codegen.passes import lower
 from aster_ml.device import Buffer, Device, missing
 from aster_ml.dtype import DType, dtypes
-from aster_ml.errors import InternalError
+from aster_ml.errors import CompileError, InternalError
 from aster_ml.renderer.wgsl import WgslRenderer
 from aster_ml.runtime.webgpu_program import LaunchFacts, shared_nbytes, variant
 from aster_ml.target import PLAIN_DTYPES, Target
@@ -253,3 +254,13 @@ def test_convolutions_on_webgpu() -> None:
     on_cpu = Tensor(x).conv2d(Tensor(w), padding=1, stride=1).numpy()
     found = Tensor(x, device="WEBGPU").conv2d(Tensor(w, device="WEBGPU"), padding=1, stride=1)
     np.testing.assert_allclose(found.numpy(), on_cpu, rtol=1e-4, atol=1e-4)
+
+
+def test_loops_that_a_driver_would_end_are_refused() -> None:
+    x = Tensor.empty(3, 50, 41, device="NULL")
+    linear = lower(kernel_of((x + 1).sum((1, 2))), PLAIN)[0]
+    turns = linear.turns()
+    allowed, refused = (replace(PLAIN, arch="slow", max_turns=n) for n in (turns, turns - 1))
+    assert "for (" in WgslRenderer(allowed).render(linear)
+    with pytest.raises(CompileError, match=rf"{turns:,} turns .*\(slow\) ends them .*DEV=CPU"):
+        WgslRenderer(refused).render(linear)

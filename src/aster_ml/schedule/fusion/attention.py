@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from aster_ml.dtype import dtypes
-from aster_ml.schedule.work import WorkersOf
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
 
@@ -39,13 +38,6 @@ class Factor(NamedTuple):
 
     value: UOp
     above: tuple[UOp, ...]
-
-
-def multiplied_dtypes(order: Iterable[UOp], workers: WorkersOf) -> dict[str, frozenset[str]]:
-    """For each device of a body that has tensor cores for them, dtypes of 16 bits by name."""
-    names = dict.fromkeys([str(u.arg.device) for u in order if u.op is Ops.PARAM])
-    found = {name: workers(name).attends for name in names}
-    return {name: there for name, there in found.items() if there}
 
 
 def find_attention(order: Iterable[UOp], multiplied: dict[str, frozenset[str]]) -> Attention:

@@ -93,6 +93,8 @@ class Body:
         self.forced: set[UOp] = set()
         # By device the dtypes of 16 bits that its tensor cores multiply.
         self.multiplied: dict[str, frozenset[str]] = {}
+        # By device the most steps of sums inside of another one, where there is a limit.
+        self.nested: dict[str, int] = {}
         # What stays inside of a kernel whatever it costs, as `schedule.fusion.attention` says.
         self.inside: frozenset[UOp] = frozenset()
         # Views that are memory with a place of its own, as `schedule.rewrites.parts` says.

@@ -6,25 +6,14 @@ which values inside of what is too much are stored by themselves. It is planned 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from aster_ml.schedule.fusion.materialize import StagePlanner
 from aster_ml.schedule.fusion.uses import Materialized
-from aster_ml.schedule.work import WorkersOf
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
 
 # What is stored well by itself: all that is computed, and what padding and choices make of parts.
 STORABLE = ELEMENTWISE | {Ops.REDUCE}
-
-
-def limits_of(order: Iterable[UOp], workers: WorkersOf) -> dict[str, int]:
-    """The most buffers of a kernel by device, of those among the nodes that have a limit."""
-    names = {u.arg.device for u in order if u.op is Ops.PARAM}
-    names |= {str(u.device) for u in order if u.op is Ops.COPY}
-    found = {name: workers(name).buffers for name in names if name}
-    return {name: most for name, most in found.items() if most}
 
 
 def without_crowds(body: UOp, planner: StagePlanner, limits: dict[str, int]) -> UOp:

@@ -342,6 +342,11 @@ class Decisions(Body):
         numel = self.numel(u.shape)
         if any([r.way.share > 1 for r in readings]):
             return False
+        if len(readings) == 1 and self.is_block_sum(u, first):
+            stored.has_reduce = True
+            return True
+        if self.waits_for_sums(u, readings):
+            return False
         if len(readings) == 1 and first.way.summed and u.arg.op is Ops.ADD and not stored.outer:
             # Terms of another sum: fused when few of them are computed more than once, or not at
             # all, since steps of a sum at which windows meet nothing are left out.
@@ -349,9 +354,6 @@ class Decisions(Body):
             if iterations(used) <= most * numel:
                 stored.has_reduce = True
                 return True
-        if len(readings) == 1 and self.is_block_sum(u, first):
-            stored.has_reduce = True
-            return True
         for r in readings:
             if r.root is not first.root or r.way.idxs != first.way.idxs or r.way.valid is not None:
                 return False
@@ -376,6 +378,21 @@ class Decisions(Body):
         stored.outer = used
         return True
 
+    def waits_for_sums(self, u: UOp, readings: list[Reading]) -> bool:
+        """Whether one result would wait for many steps of `u`, at each step of another sum.
+
+        why: work-items share out results and the terms of one sum, not those of sums inside of it
+        """
+        limit = self.nested.get(str(u.device), 0) if self.nested else 0
+        if not limit or self.fuse >= 2:
+            return False
+        length = estimate(prod([u.src[0].shape[a] for a in u.arg.axes]))
+        for r in readings:
+            outer = [n for n in self.nest_of(r) if is_summed(n)]
+            if outer and iterations(outer) * length > limit:
+                return True
+        return False
+
     def is_block_sum(self, u: UOp, r: Reading) -> bool:
         """Whether a sum of products of bytes is a term of another sum, each computed once.
 
@@ -398,7 +415,7 @@ class Decisions(Body):
         stored = self.stored[readings[0].root]
         if len(readings) > 1 and is_rounded(u) and self.has_comparison:
             return False
-        if stored.outer or stored.node.op is Ops.SCATTER:
+        if stored.outer or stored.node.op is Ops.SCATTER or self.waits_for_sums(u, readings):
             return False
         if any([r.root is not readings[0].root for r in readings]):
             return False

@@ -1,7 +1,8 @@
 """Long reductions with few results, in two steps, so that every thread has a part.
 
 rewrite: REDUCE(x, axes) -> REDUCE(CONTIGUOUS(REDUCE(x', axes')), axes'')
-when: several workers share a kernel, there are not enough results for them, and enough is reduced
+when: several workers share a kernel, there are not enough results for them, and enough is reduced;
+    or a sum has more steps than a device makes in a loop
 why: a kernel is shared out over its outputs only
 """
 
@@ -12,7 +13,7 @@ import itertools
 
 from aster_ml.config import SPLIT_REDUCE
 from aster_ml.helpers import all_int, ceildiv, divisors, prod
-from aster_ml.schedule.work import Work, WorkersOf
+from aster_ml.schedule.work import Work, Workers, WorkersOf
 from aster_ml.uop.graph import rebuilt
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -49,11 +50,13 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
     length = prod([shape[a] for a in long])
     if not long or kept * length == 0 or not isinstance(u.device, str):
         return u
-    count, least, most, *_ = workers(u.device)
-    if count < 2 or kept > most or kept * length < least:
+    shared = workers(u.device)
+    count = shared.number
+    is_endless = bool(shared.turns) and length > shared.turns
+    if count < 2 or not (is_endless or is_shared_badly(kept, length, shared)):
         return u
     rows = prod([s for i, s in enumerate(shape[: long[-1]]) if i not in u.arg.axes])
-    if rows >= 2 * count:
+    if rows >= 2 * count and not is_endless:
         return u
     axis, parts, inner = split_of(shape, long, count)
     if not inner:
@@ -69,6 +72,11 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
     # What is over is reduced with the parts.
     rest = x.stretch(axis, main, shape[axis]).rop(u.arg.op, u.arg.axes)
     return total.alu(u.arg.op, rest)
+
+
+def is_shared_badly(kept: int, length: int, shared: Workers) -> bool:
+    """Whether a long reduction has too few results for those who share a kernel."""
+    return kept <= shared.results and kept * length >= shared.least
 
 
 def split_of(shape: tuple[int, ...], long: list[int], workers: int) -> tuple[int, int, int]:
