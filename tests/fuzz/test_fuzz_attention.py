@@ -14,6 +14,7 @@ import pytest
 from tests.fuzz.budget import check_all, draws
 from tests.shim import devices, on_cpu
 from tests.unit.codegen.gpu.test_attention import BOUNDS, error_of
+from tests.unit.codegen.gpu.test_attention_boxes import error_of_boxes
 
 pytestmark = [
     pytest.mark.cc,
@@ -21,6 +22,9 @@ pytestmark = [
 ]
 KINDS = ("", "causal", "bool", "float")
 SIZES = (16, 17, 31, 32, 33, 47, 64, 65, 79, 96, 127, 129)
+# Boxes bring two tiles of keys or more.
+KEYS = (65, 79, 96, 127, 128, 129, 200, 256, 257, 300, 390)
+STAGES = ("", "2,copies", "2,producer")
 
 
 def check(seed: int) -> str | None:
@@ -39,6 +43,23 @@ def check(seed: int) -> str | None:
     if error <= BOUNDS[dtype]:
         return None
     return f"{device} {dtype} {heads} {n} {m} {d} {e} {kind}: off by {error}"
+
+
+def boxes_are_wrong(seed: int) -> str | None:
+    """What is wrong with one random attention for Hopper, whose operands boxes bring."""
+    rng = np.random.default_rng(seed)
+    n, m = int(rng.choice(SIZES)), int(rng.choice(KEYS))
+    d, e = (16 * int(rng.integers(1, 9)) for _ in range(2))
+    kind, dtype = str(rng.choice(KINDS)), list(BOUNDS)[int(rng.integers(2))]
+    heads, stages = int(rng.integers(1, 3)), str(rng.choice(STAGES))
+    error = error_of_boxes(heads, n, m, d, e, kind, dtype, stages)
+    if error <= BOUNDS[dtype]:
+        return None
+    return f"boxes {dtype} {heads} {n} {m} {d} {e} {kind} {stages}: off by {error}"
+
+
+def test_random_attention_by_boxes(record_property: Callable[[str, str], None]) -> None:
+    check_all("attention", draws(1, 100), boxes_are_wrong, record_property)
 
 
 def test_random_attention(record_property: Callable[[str, str], None]) -> None:

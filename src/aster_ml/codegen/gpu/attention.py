@@ -91,14 +91,16 @@ def find_attention(kernel: Kernel, core: TensorCore) -> Attention | None:
     k, q = operands if keys in operands[0].ranges else (operands[1], operands[0])
     rows = [r for r in loops if r in q.ranges and r not in k.ranges and r not in v.ranges]
     columns = [r for r in loops if r in v.ranges and r not in q.ranges and r not in k.ranges]
-    if len(rows) != 1 or len(columns) != 1 or keys in q.ranges or keys not in v.ranges:
+    if not rows or len(columns) != 1 or keys in q.ranges or keys not in v.ranges:
         return None
+    # Heads that share keys are rows, too: those of one head have a warp.
+    row = max(rows, key=size_of)
     # Nothing but the product goes along columns, and powers depend on scores alone.
     depends = substitute(power, {score: UOp.const(score.dtype, 0.0)})
     if keys in depends.ranges or columns[0] in power.ranges | total.ranges:
         return None
     return Attention(
-        stores, product, total, top, power, score, scores, q, k, v, rows[0], columns[0], keys,
+        stores, product, total, top, power, score, scores, q, k, v, row, columns[0], keys,
         scores.src[1],
     )  # fmt: skip
 
