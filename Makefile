@@ -187,7 +187,7 @@ pocl-bench: $(VENV)/.demo
 	$(BIN)/python -m benchmarks.pocl
 
 .PHONY: gpu-bench
-gpu-bench: $(VENV)/.demo
+gpu-bench: $(VENV)/.demo $(if $(wildcard /dev/nvidiactl),$(VENV)/.cuda)
 	$(BIN)/python -m benchmarks.gpu
 
 # What each device has and on what it was run.

@@ -1,8 +1,8 @@
 """Rows of `make gpu-bench` of networks: ResNet-18 and GPT-2 small, forward and a training step.
 
 Receives a row, a device and sizes; returns seconds of a call, by Aster's recording and by
-`torch.compile` where PyTorch has the device. Both start from the same parameters, and `outcome`
-gives what they compute, which tests compare.
+`torch.compile` where PyTorch has the device. Both start from the same parameters, and what the
+first call of each computes is compared.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from aster_ml import Context, Device, Tensor, TinyJit, dtypes, nn
 from aster_ml.dtype import DType
 from benchmarks import models
@@ -18,6 +20,8 @@ from benchmarks.draws import Array, draw_labels, draw_parameter
 from benchmarks.networks import LEARNING_RATE, SAMPLES, SMALL_GPT2, input_of
 
 CLASSES = 10
+# How far the two may be apart in bfloat16, relative to the largest result.
+MOST_OFF = 0.1
 
 
 class NetworkRow(NamedTuple):
@@ -128,17 +132,30 @@ def torch_call(row: NetworkRow, device: str, small: bool, dtype: DType) -> Calla
     return train if row.training else forward
 
 
-def line_of(
+def times_of(
     row: NetworkRow, device: str, small: bool, seconds: Callable[[Callable[[], object]], float],
     peer_seconds: Callable[[Callable[[], object]], float] | None,
-) -> str:  # fmt: skip
-    """The row's line of the table: milliseconds of both, and how many times as quick Aster is."""
+) -> tuple[float, float | None, str]:  # fmt: skip
+    """Seconds of a call of Aster's and of torch.compile's, and why there are none of that.
+
+    Raises: ValueError where results are no numbers, or not PyTorch's.
+    """
     with Context(ALLOW_TF32=1):
-        own = seconds(aster_call(row, device, small, row.dtype))
-    other, share = "-", "-"
-    if peer_seconds is not None:
-        taken = peer_seconds(torch_call(row, "cuda", small, row.dtype))
-        other, share = f"{taken * 1e3:.3g}", f"{taken / own:.2f} times"
-    return (
-        f"| {row.name} | ms; {share} | {own * 1e3:.3g} | {other} | {row.asked:g} | {row.then:g} |"
-    )
+        call = aster_call(row, device, small, row.dtype)
+        first = call().cast(dtypes.float32).numpy()
+        own = seconds(call)
+    if not np.isfinite(first).all():
+        raise ValueError("results are no finite numbers")
+    if peer_seconds is None:
+        return own, None, ""
+    try:
+        other = torch_call(row, "cuda", small, row.dtype)
+        want = other().float().cpu().numpy()
+        taken = peer_seconds(other)
+    except Exception as error:
+        words = " ".join(str(error).split())[:100].replace("|", "/")
+        return own, None, f"torch.compile: {type(error).__name__}: {words}"
+    off = float(np.abs(first - want).max()) / max(float(np.abs(want).max()), 1e-30)
+    if not off <= MOST_OFF:
+        raise ValueError(f"results are {off:.2g} of the largest off PyTorch's")
+    return own, taken, ""

@@ -28,6 +28,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -129,14 +130,14 @@ def compile_kernel(source: str) -> Path:
     shared = dynamic_nbytes(source)
     defines = [f"-DASTER_SHARED_NBYTES={shared}"] if shared else []
     defines += ["-DASTER_FLUSH=1"] if source.startswith(FLUSH) else []
-    started = path.with_suffix(f".{os.getpid()}")
+    started = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
     command = [compiler, *FLAGS, *defines, "-include", str(header), "-x", "c++", "-", "-o"]
     done = subprocess.run(
         [*command, str(started), "-lm"], input=whole.encode(), capture_output=True, check=False
     )
     if done.returncode != 0:
         raise CompileError(f"shim: {compiler} refused a kernel:\n{done.stderr.decode()}\n{source}")
-    # Another process may be at the same one.
+    # Another process, or thread, may be at the same one.
     started.replace(path)
     return path
 
