@@ -43,8 +43,21 @@
 #define pow __builtin_pow
 #define fma __builtin_fma
 
-struct __attribute__((aligned(8))) uint2 { unsigned int x, y; };
-struct __attribute__((aligned(16))) uint4 { unsigned int x, y, z, w; };
+// Moves of neighbours, which begin at multiples of what they move.
+namespace aster_cpu { static bool is_aligned(const void *p, int nbytes); }
+#define ASTER_MOVED(name, nbytes, ...) \
+  struct __attribute__((aligned(nbytes))) name { \
+    unsigned int __VA_ARGS__; \
+    name() = default; \
+    name(const name &other) { *this = other; } \
+    name &operator=(const name &other) { \
+      if (aster_cpu::is_aligned(&other, nbytes) && aster_cpu::is_aligned(this, nbytes)) \
+        __builtin_memcpy(this, &other, nbytes); \
+      return *this; \
+    } \
+  };
+ASTER_MOVED(uint2, 8, x, y)
+ASTER_MOVED(uint4, 16, x, y, z, w)
 struct aster_dim { unsigned int x, y, z; };
 static aster_dim threadIdx, blockIdx, blockDim, gridDim;
 
@@ -336,6 +349,23 @@ static int run_blocks() {
   }
 }
 
+extern "C" void (*signal(int, void (*)(int)))(int);
+extern "C" int sigaction(int, const void *, void *);
+extern "C" int sigprocmask(int, const void *, void *);
+enum { SEGMENT_FAULT = 11, SET_MASK = 2 };
+
+// A thread that touches memory that is not there ends, and with it the launch.
+static void say_fault(int) {
+  if (!error[0]) {
+    __builtin_snprintf(error, sizeof error, "block (%u, %u, %u), thread %d touches memory that is "
+                       "not its own", blockIdx.x, blockIdx.y, blockIdx.z, current % count);
+  }
+  unsigned char none[256] = {};
+  sigprocmask(SET_MASK, none, 0);
+  fibers[current].at = DONE;
+  aster_switch(&fibers[current].stack, scheduler);
+}
+
 static int launch(body run, const void *kernel, void **args, const unsigned *grid,
                   const unsigned *threads, int cluster) {
   error[0] = 0;
@@ -371,6 +401,9 @@ static int launch(body run, const void *kernel, void **args, const unsigned *gri
   __builtin_ia32_ldmxcsr(before | 0x8040);
 #endif
   int failed = 0;
+  unsigned char handler[512];
+  sigaction(SEGMENT_FAULT, 0, handler);
+  signal(SEGMENT_FAULT, say_fault);
   for (unsigned z = 0; z < grid[2] && !failed; z++)
     for (unsigned y = 0; y < grid[1] && !failed; y++)
       for (unsigned x = 0; x < grid[0] && !failed; x += blocks) {
@@ -388,6 +421,7 @@ static int launch(body run, const void *kernel, void **args, const unsigned *gri
 #if defined(ASTER_FLUSH) && defined(__x86_64__)
   __builtin_ia32_ldmxcsr(before);
 #endif
+  sigaction(SEGMENT_FAULT, handler, 0);
   munmap(stacks, nbytes);
   if (away) munmap(aside, away);
   return failed;
@@ -408,12 +442,33 @@ static int launch_kernel(void (*kernel)(A...), void **args, const unsigned *grid
   return launch(call_with<A...>, (const void *)kernel, args, grid, threads, cluster);
 }
 
+static bool is_aligned(const void *p, int nbytes) {
+  unsigned long long at = (unsigned long long)p;
+  // The compiler believes of a pointer to a type that it is.
+  asm volatile("" : "+r"(at));
+  if (at % nbytes == 0) return true;
+  if (!error[0]) {
+    __builtin_snprintf(error, sizeof error, "thread %d moves %d bytes at %p, which is no multiple of "
+                       "them", current, nbytes, p);
+  }
+  failure = 1;
+  return false;
+}
+static bool is_shared(const void *p) {
+  return (const char *)p >= __start_aster_shared_memory && (const char *)p < __stop_aster_shared_memory;
+}
+
 // The copy is made as late as it may be; until then there is nothing that anybody may read.
 static void begin_copy(void *to, const void *from, bool there, int nbytes) {
   fiber &me = fibers[current];
   if ((unsigned long long)to % nbytes || (unsigned long long)from % nbytes) {
     __builtin_snprintf(error, sizeof error, "thread %d copies %d bytes from %p to %p, which is no "
                        "multiple of them", current, nbytes, from, to);
+    failure = 1;
+    return;
+  }
+  if (!is_shared(to)) {
+    __builtin_snprintf(error, sizeof error, "thread %d copies to %p, which is no shared memory", current, to);
     failure = 1;
     return;
   }
@@ -437,8 +492,12 @@ static void end_copies(int left) {
 }
 
 // Lane `lane` of this warp gives its value to who asks.
-template <class T> static T ask_lane(T value, int lane, int line) {
+template <class T> static T ask_lane(unsigned int mask, T value, int lane, int line) {
   fiber &me = fibers[current];
+  if (!(mask >> current % WARP_SIZE & 1)) {
+    __builtin_snprintf(error, sizeof error, "thread %d exchanges and is not in the mask", current);
+    failure = 1;
+  }
   int turn = me.turn, mine = current;
   me.turn = !turn;
   me.given[turn] = 0;
@@ -446,16 +505,19 @@ template <class T> static T ask_lane(T value, int lane, int line) {
   wait(WARP, line);
   int first = mine / WARP_SIZE * WARP_SIZE;
   T result = value;
+  // What a lane has that is not there nobody knows.
   if (lane >= 0 && first + lane < count * blocks) memcpy(&result, &fibers[first + lane].given[turn], sizeof result);
+  else if (lane >= 0) __builtin_memset(&result, 0xff, sizeof result);
   return result;
 }
 
 // Matrices of 8 rows of 16 bytes, of which eight threads each name one; `word` is what a thread has.
 static void load_matrices(unsigned int *const *words, int count, const void *from, bool transposed) {
   int mine = current, lane = mine % WARP_SIZE, first = mine - lane;
-  if ((unsigned long long)from % 16 && lane < 8 * count) {
+  // Up to sm_75 also those have to name a place whose rows are not taken.
+  if ((unsigned long long)from % 16 || !is_shared(from)) {
     __builtin_snprintf(error, sizeof error, "thread %d loads a row of a matrix at %p, which is no "
-                       "multiple of 16", mine, from);
+                       "multiple of 16 in shared memory", mine, from);
     failure = 1;
     return;
   }
@@ -494,10 +556,10 @@ ASTER_LDMATRIX(aster_ldmatrix, false)
 ASTER_LDMATRIX(aster_ldmatrix_trans, true)
 
 #define ASTER_LANE (aster_cpu::current % aster_cpu::WARP_SIZE)
-#define __shfl_xor_sync(mask, value, by) aster_cpu::ask_lane(value, ASTER_LANE ^ (by), __LINE__)
+#define __shfl_xor_sync(mask, value, by) aster_cpu::ask_lane(mask, value, ASTER_LANE ^ (by), __LINE__)
 #define __shfl_down_sync(mask, value, by) \
-  aster_cpu::ask_lane(value, ASTER_LANE + (by) < 32 ? ASTER_LANE + (by) : -1, __LINE__)
-#define __shfl_sync(mask, value, lane) aster_cpu::ask_lane(value, lane, __LINE__)
+  aster_cpu::ask_lane(mask, value, ASTER_LANE + (by) < 32 ? ASTER_LANE + (by) : -1, __LINE__)
+#define __shfl_sync(mask, value, lane) aster_cpu::ask_lane(mask, value, lane, __LINE__)
 
 template <int N> static inline void aster_copy_piece(void *to, const void *from, bool there) {
   aster_cpu::begin_copy(to, from, there, N);

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from aster_ml.backend import ONCE, Backend, Launch, Program
-from aster_ml.runtime.host_memory import HostAllocator
 from aster_ml.runtime.host_queue import HostQueue
 from aster_ml.target import Target
 from aster_ml.target.metal import metal_target
 from tests.shim import cuda_shim, on_cpu
 from tests.shim.cuda_shim import ShimProgram, missing
+from tests.shim.guarded import GuardedAllocator, written_slots
 
 __all__ = ["DOC", "missing", "open_backend"]
 
@@ -42,13 +42,14 @@ class MetalShim(Backend):
 
     def compile(self, source: str) -> bytes:
         """The path of the library. Raises: CompileError."""
-        return str(on_cpu.compile_kernel(source)).encode()
+        return f"{written_slots(source)} {on_cpu.compile_kernel(source)}".encode()
 
     def load(self, name: str, binary: bytes) -> Program:
         """The kernel `name`, ready to launch. Raises: CompileError."""
-        return MetalProgram(on_cpu.load(Path(binary.decode()), name), 0)
+        written, _, path = binary.decode().partition(" ")
+        return MetalProgram(on_cpu.load(Path(path), name), 0, int(written))
 
 
 def open_backend(name: str) -> Backend:
     """The backend of "METALSHIM" or "METALSHIM:1"."""
-    return MetalShim(name, HostAllocator(name), HostQueue(cuda_shim.move))
+    return MetalShim(name, GuardedAllocator(name), HostQueue(cuda_shim.move))

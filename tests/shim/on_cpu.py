@@ -39,6 +39,7 @@ from aster_ml.renderer import cuda_texts
 from aster_ml.target.cuda import dynamic_nbytes
 from aster_ml.target.tensor_maps import TensorMap, tensor_maps
 from aster_ml.uop.linear import Linear
+from tests.shim.guarded import Guarded
 from tests.shim.mma_on_cpu import with_tensor_cores
 from tests.shim.tensor_forms import encode
 
@@ -183,9 +184,15 @@ def load(path: Path, name: str) -> KernelOnCpu:
 def run(
     source: str, linear: Linear, arrays: list[np.ndarray], variables: tuple[int, ...] = ()
 ) -> None:
-    """Compiles the source of a linear program and runs it on these arrays, in place."""
+    """Compiles the source of a linear program and runs it on these arrays, in place.
+
+    What it touches beside them is an error (`guarded`).
+    """
     grid = tuple([int(n) for n in linear.global_size])
     program = load(compile_kernel(source), linear.name)
     shared = len(arrays) + len(variables) if METAL_HEAD in source else dynamic_nbytes(source)
-    addresses, maps = tuple([a.ctypes.data for a in arrays]), tensor_maps(source)
+    memory = [Guarded(a) for a in arrays]
+    addresses, maps = tuple([m.address for m in memory]), tensor_maps(source)
     program(addresses, variables, grid, linear.local_size, shared, maps)
+    for m in memory:
+        m.copy_back()

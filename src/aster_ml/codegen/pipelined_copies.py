@@ -30,7 +30,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
 from aster_ml.target import Target
-from aster_ml.target.copies import BARRIERS, BOXES, Copies
+from aster_ml.target.copies import BARRIERS, BARRIERS_NBYTES, BOXES, Copies
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp, new_node
@@ -118,6 +118,8 @@ class PipelinedCopies:
                 if u.op is Ops.DEFINE_LOCAL and not u.arg.private
             ]
         )
+        if self.copies.ends == BARRIERS:
+            taken += BARRIERS_NBYTES
         if taken > target.local_bytes:
             raise KernelOptError(
                 f"{linear.name}: PIPELINE copies of {stages} stages wants {taken:,} bytes of local "

@@ -14,6 +14,9 @@ from typing import NamedTuple
 # How work waits for copies: for all groups but the last ones, or at a barrier in local memory, one
 # for each stage, that counts bytes.
 NOTHING, GROUPS, BARRIERS = "nothing", "groups", "barriers"
+# What barriers take of local memory: operands lie behind them and begin at multiples of so many
+# bytes, and a driver counts what lies between (`CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES`).
+BARRIERS_NBYTES = 1024
 
 
 class Copies(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -57,6 +58,21 @@ def random(dtype: Any, *shape: int) -> np.ndarray[Any, Any]:
     """Small integers, of which products and sums are exact."""
     rng = np.random.default_rng(sum(shape))
     return rng.integers(-4, 5, shape).astype(NUMPY[dtype])
+
+
+def test_barriers_take_room_beside_the_stages() -> None:
+    x = Tensor.empty(128, 256, dtype=dtypes.float16)
+    product = kernel_of(x.matmul(Tensor.empty(256, 64, dtype=dtypes.float16), dtype=dtypes.float32))
+    number = NUMBERS["m64n64k16_float16"]
+    opts = parse_opts(f"TC(r2,{number}) LOCAL(r0,2) STAGE(r2,4,local) PIPELINE(r2,2,copies)")
+    stages = 2 * (128 + 64) * 128
+    small = replace(CARD, local_bytes=stages + 1023)
+    with pytest.raises(
+        KernelOptError, match="wants 50,176 bytes of local memory, and a block has 50,175"
+    ):
+        lower(product, small, opts)
+    linear, _ = lower(product, replace(CARD, local_bytes=stages + 1024), opts)
+    assert linear.local_size == (256,)
 
 
 @pytest.mark.cc
