@@ -17,7 +17,7 @@ from aster_ml.runtime.host_queue import HostQueue
 from aster_ml.target import Target
 from aster_ml.target.cuda import cuda_target, dynamic_nbytes
 from tests.shim import on_cpu
-from tests.shim.guarded import GuardedAllocator, check_apart, written_slots
+from tests.shim.guarded import GuardedAllocator, refuse_overlap, written_slots
 
 DOC = "CUDA C++ on the CPU, for tests"
 
@@ -38,7 +38,7 @@ class ShimProgram(Program):
         if not isinstance(launch, Grid):
             raise InternalError(f"{self.name}: blocks of threads are wanted, given {launch}")
         if 0 not in launch.blocks:
-            check_apart(self.name, handles, self.written)
+            refuse_overlap(self.name, handles, self.written)
             addresses = tuple([h.address for h in handles])
             self.kernel(addresses, vars, launch.blocks, launch.items, self.shared)
 

@@ -92,8 +92,8 @@ def written_slots(source: str) -> int:
     return sum([1 << int(slot) for const, slot in BUFFER.findall(head) if not const])
 
 
-def check_apart(name: str, handles: Sequence[HostHandle], written: int) -> None:
-    """Whether what a launch writes is memory of its own, as `__restrict__` tells the compiler.
+def refuse_overlap(name: str, handles: Sequence[HostHandle], written: int) -> None:
+    """What a launch writes has to be memory of its own, as `__restrict__` tells the compiler.
 
     Raises: InternalError.
     """

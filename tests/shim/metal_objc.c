@@ -51,6 +51,7 @@ static Object *pool[NODES];
 static long empty; /* dispatches of nothing */
 static int pooled, fail_next, fail_code, no_memory, no_device;
 static unsigned long max_threads = 1024, largest = 1ul << 28;
+static unsigned long static_shared = 1024;
 static long family = 1008; /* M2; 0 is none of Apple's */
 static int (*compiler)(const char *source, char *result, int n);
 static Object *device_object;
@@ -211,7 +212,7 @@ M(Object *m_new_pipeline(Object *o, S s, Object *d, unsigned long options, void 
   return p;
 }
 M(unsigned long m_max_threads(Object *o, S s)) { (void)o; (void)s; return max_threads; }
-M(unsigned long m_static(Object *o, S s)) { (void)o; (void)s; return 1024; }
+M(unsigned long m_static(Object *o, S s)) { (void)o; (void)s; return static_shared; }
 M(Object *m_command_buffer(Object *o, S s)) { (void)s; Object *b = unowned(new_object("commands")); b->parent = o; return b; }
 M(Object *m_encoder(Object *o, S s)) { (void)s; Object *e = unowned(new_object("encoder")); e->parent = o; return e; }
 M(void m_set_pipeline(Object *o, S s, Object *p)) {
@@ -350,8 +351,9 @@ asm(".globl objc_msgSend\nobjc_msgSend:\n cbz x0, 1f\n ldr x16, [x1]\n br x16\n"
 #endif
 
 API void stub_family(int n) { family = n; }
+API void stub_static_shared(int n) { static_shared = n; }
 API long stub_empty(void) { return empty; }
-API void stub_reset(void) { family = 1008; empty = 0; fail_next = no_memory = no_device = 0; max_threads = 1024; largest = 1ul << 28; }
+API void stub_reset(void) { family = 1008; static_shared = 1024; empty = 0; fail_next = no_memory = no_device = 0; max_threads = 1024; largest = 1ul << 28; }
 API void stub_fail(int code) { fail_next = 1; fail_code = code; }
 API void stub_no_memory(int yes) { no_memory = yes; }
 API void stub_no_device(int yes) { no_device = yes; }

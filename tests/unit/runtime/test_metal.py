@@ -12,10 +12,17 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from aster_ml import Tensor
 from aster_ml.backend import Call, Grid, ThreadParts
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
-from aster_ml.errors import CompileError, DeviceError, InternalError, OutOfMemoryError
+from aster_ml.errors import (
+    CompileError,
+    DeviceError,
+    DTypeError,
+    InternalError,
+    OutOfMemoryError,
+)
 from aster_ml.runtime import metal, metal_objc
 from aster_ml.runtime.metal_graph import MOST_COMMANDS
 from aster_ml.runtime.metal_queue import MetalProgram
@@ -260,6 +267,9 @@ def test_what_the_device_does_not_take(backend: metal.MetalBackend, stub: metal_
         add((x.handle,), (1,), Grid((1, 1, 1), (32, 4, 1)))
     with pytest.raises(DeviceError, match="has 32 buffers and variables, and Metal takes 31"):
         add((x.handle,) * 32, (), Grid((1,), (4,)))
+    stub.static_shared(40000)
+    with pytest.raises(DeviceError, match="needs 40,000 bytes of threadgroup memory and the"):
+        load(backend, "add_n")
     with pytest.raises(InternalError, match="Metal has blocks of threads"):
         add((x.handle,), (1,), ThreadParts(4))
     with pytest.raises(OutOfMemoryError, match="the device takes 256 MB in one piece"):
@@ -267,6 +277,11 @@ def test_what_the_device_does_not_take(backend: metal.MetalBackend, stub: metal_
     stub.no_memory(1)
     with pytest.raises(OutOfMemoryError, match="the device can use 1 GB"):
         Buffer("METAL", 1 << 20, dtypes.uint8).allocate()
+
+
+def test_a_dtype_that_there_is_not_is_named(backend: metal.MetalBackend) -> None:
+    with pytest.raises(DTypeError, match="METAL: it has no float64; cast to one of bool"):
+        (Tensor(np.ones(4), device="METAL") * 2).realize()
 
 
 def test_source_that_is_refused(backend: metal.MetalBackend) -> None:
