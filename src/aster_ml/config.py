@@ -320,7 +320,8 @@ BOXES = Setting(
     "BOXES",
     1,
     "0 keeps products from tensor cores that read boxes of tensors from shared memory (Hopper); "
-    "with 2 each processor has one block, whose producer copies ahead, for all its tiles.",
+    "with 2 each processor has one block, whose producer copies ahead, for all its tiles, and two "
+    "blocks copy for one another (a cluster).",
     ("codegen",),
 )
 BEAM = Setting(

@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, dtypes
+from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.passes import lower
 from aster_ml.config import Context
 from aster_ml.renderer.cuda import CudaRenderer
 from aster_ml.target.cuda import cuda_target
+from aster_ml.target.tensor_cores import ROWS
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.spec.linear import verify_linear
 from tests.fuzz.budget import check_all, draws
@@ -53,22 +55,49 @@ def check(seed: int) -> str | None:
         operands.append(tensor.transpose(-2, -1) if turned[i] else tensor)
         views.append(array.swapaxes(-2, -1) if turned[i] else array)
     ast = kernel_of(after(operands[0].matmul(operands[1], dtype=dtypes.float32)))
-    # Half of them in few blocks, which go from tile to tile.
-    few = rng.choice((0, 1, 2, 5))
+    # Most of them in few blocks, which go from tile to tile, half of these in clusters.
+    few = rng.choice((0, 1, 2, 4, 5, 8))
     card = replace(CARD, units=few or CARD.units)
     with Context(BOXES=2 if few else 1):
         linear, opts = lower(ast, card)
+        clusters = in_clusters(rng, opts, (n, m), len(batch)) if few else ()
+        if clusters:
+            linear, opts = lower(ast, card, clusters)
     verify_linear(linear)
     out = np.full((*batch, n, m), np.nan, np.float32)
     on_cpu.run(CudaRenderer(CARD).render(linear), linear, [out.reshape(-1), *arrays])
     wanted = after(views[0].astype(np.float32) @ views[1].astype(np.float32))
+    CLUSTERS.extend([o.arg for o in opts if o.kind == "BLOCKS cluster"])
     BOXES.append(any(u.op is Ops.BOX for u in linear.uops))
     if np.array_equal(out, wanted):
         return None
     return f"{batch} {n} x {k} x {m} of {dtype}, turned {turned}, from {start}: {opts}"
 
 
+def in_clusters(
+    rng: random.Random, opts: tuple[Opt, ...], sizes: tuple[int, int], first: int
+) -> tuple[Opt, ...]:
+    """The same with clusters along an axis that has tiles, of which there may be less; or none."""
+    cores = [o.arg for o in opts if o.op is OptOps.TC]
+    if not cores or not ROWS[cores[0]].reads_shared:
+        return ()
+    axes = (f"r{first}", f"r{first + 1}")
+    sides = [ROWS[cores[0]].size(word) for word in "mn"]
+    for opt in opts:
+        if opt.op in (OptOps.LOCAL, OptOps.UPCAST):
+            sides[axes.index(str(opt.axis))] *= opt.arg
+    tiles = [x for x, n, side in zip(axes, sizes, sides, strict=True) if n > side]
+    blocks = rng.choice((0, 2, 2, 4))
+    if not blocks or not tiles:
+        return ()
+    kept = tuple([o for o in opts if o.kind not in ("BLOCKS cluster", "BLOCKS loop")])
+    found = (*kept, Opt(OptOps.BLOCKS, rng.choice(tiles), blocks, how="cluster"))
+    loop = Opt(OptOps.BLOCKS, 0, blocks * rng.choice((1, 2, 3)), how="loop")
+    return rng.choice((found, (*found, loop)))
+
+
 BOXES: list[bool] = []
+CLUSTERS: list[int] = []
 
 
 @pytest.mark.cc
@@ -76,6 +105,8 @@ BOXES: list[bool] = []
 def test_products_of_boxes(record_property: Callable[[str, str], None]) -> None:
     seeds = draws(3, 300)
     BOXES.clear()
+    CLUSTERS.clear()
     check_all("products of boxes", seeds, check, record_property)
     # Others are multiplied by warps: odd sizes are strides of no 16 bytes.
     assert any(BOXES) or len(seeds) < 3
+    assert set(CLUSTERS) == {2, 4} or len(seeds) < 30

@@ -9,7 +9,7 @@ that say where an operand begins and how far apart its parts are. Operand A may 
 that each thread has of it ("r").
 
 Source: PTX ISA 8.7, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor copy", "mbarrier",
-"setmaxnreg".
+"setmaxnreg", "barrier.cluster", "mapa".
 """
 
 from __future__ import annotations

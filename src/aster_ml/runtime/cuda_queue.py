@@ -22,6 +22,8 @@ from aster_ml.target.tensor_maps import TensorMap
 
 # Statuses of a launch that has more than the device, or the kernel, takes.
 TOO_MUCH = (1, 701)
+# That of one whose blocks make no clusters.
+NO_CLUSTERS = 912
 # What a load or a store of neighbours moves at a time, where its place is a multiple of that.
 WIDE_NBYTES = 16
 # Shared memory that a block has without asking.
@@ -247,6 +249,13 @@ class CudaProgram(Program):
     def failure(self, status: int, blocks: tuple[int, ...], items: tuple[int, ...]) -> AsterError:
         """Why the driver does not take a launch."""
         doing = f"kernel {self.name} with {blocks} blocks of {items} threads"
+        if status == NO_CLUSTERS:
+            cluster = self.attribute("REQUIRED_CLUSTER_WIDTH")
+            return DeviceError(
+                f"{self.device.name}: {doing} is launched in clusters of {cluster} blocks, of "
+                "which its first dimension has to be a multiple and the device has to have room "
+                "for one (compute capability 9.0 or later); BOXES=1 does without"
+            )
         if status not in TOO_MUCH:
             return self.device.fault(status, doing)
         threads = items[0] * items[1] * items[2] if len(items) == 3 else items[0]

@@ -12,9 +12,13 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, TinyJit, dtypes
+from aster_ml.backend import Call, Grid
+from aster_ml.codegen.passes import lower
+from aster_ml.config import Context
 from aster_ml.device import Device
 from aster_ml.errors import DeviceError
 from tests.shim import cuda_stub
+from tests.unit.kernel_checks import kernel_of
 
 ABSENT = cuda_stub.missing()
 pytestmark = [pytest.mark.cc, pytest.mark.skipif(ABSENT is not None, reason=str(ABSENT))]
@@ -78,6 +82,51 @@ def test_recordings_are_given_other_tensors(driver: cuda_stub.Stub) -> None:
     before = driver.calls(UPDATE), driver.calls(ENCODE)
     np.testing.assert_array_equal(step(x, right).numpy(), product(a, y) + 1)
     assert (driver.calls(UPDATE), driver.calls(ENCODE)) == before
+
+
+def test_clusters_are_launched_and_recorded(driver: cuda_stub.Stub) -> None:
+    """The driver of the tests has four processors: two clusters of two blocks."""
+    y = numbers(4, 136, 128)
+    right = Tensor(y, device="CUDA").realize()
+    left, shape = Tensor.empty(520, 136, dtype="half"), Tensor.empty(136, 128, dtype="half")
+    with Context(BOXES=2):
+        ast = kernel_of(left.matmul(shape, dtype=dtypes.float32))
+        linear, _ = lower(ast, Device["CUDA"].target)
+    assert linear.global_size == (2, 2)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        return (x.matmul(right, dtype=dtypes.float32) + 1).realize()
+
+    with Context(BOXES=2):
+        for i in range(4):
+            a = numbers(20 + i, 520, 136)
+            x = Tensor(a, device="CUDA").realize()
+            np.testing.assert_array_equal(step(x).numpy(), product(a, y) + 1)
+    assert driver.calls("cuGraphLaunch") > 0
+
+
+def test_what_is_no_cluster_is_refused(driver: cuda_stub.Stub) -> None:
+    source = """
+        extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(32, 1)
+        in_pairs(float *out, const unsigned long long *table) { out[0] = 1; }
+    """
+    backend: Any = Device["CUDA"]
+    program = backend.load("in_pairs", backend.compile(source))
+    handle = backend.allocator.alloc(16)
+    program((handle,), (), Grid((4, 1, 1), (32, 1, 1)))
+    three = Grid((3, 1, 1), (32, 1, 1))
+    said = "clusters of 2 blocks, of which its first dimension has to be a multiple"
+    with pytest.raises(DeviceError, match=said):
+        program((handle,), (), three)
+    graph = backend.make_graph([Call(program, (handle,), (), Grid((2, 1, 1), (32, 1, 1)))])
+    graph.run()
+    with pytest.raises(DeviceError, match=said):
+        graph.set_launch(0, three)
+    with pytest.raises(DeviceError, match=said):
+        backend.make_graph([Call(program, (handle,), (), three)])
+    del graph
+    backend.allocator.free(handle, 16)
 
 
 def test_the_driver_may_refuse_one(driver: cuda_stub.Stub) -> None:

@@ -74,6 +74,8 @@ MOST_STAGES = 4
 ON_CORE, LOCAL_READ, FAR_READ = 1 / 16, 2.0, 20.0
 # The same where operands lie in local memory, which is read once for four warps.
 FROM_BOXES = 1 / 32
+# Blocks of a cluster: processors stand in pairs, and by four some of them would have no block.
+PAIR = 2
 # Accumulators of a work-item: half of the registers that it can have.
 MOST_SUMS = 128
 # The same where a product of fp8 is made of several instructions, with operands of their own.
@@ -169,18 +171,43 @@ def use_boxes(plan: Plan, depth: UOp) -> bool:
         apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="copies"))
         return True
     apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="producer"))
-    loop_blocks(kernel, axis, sides, target.units)
+    loop_blocks(kernel, (axis, axis_name(found.n)), sides, target.units)
     return True
 
 
-def loop_blocks(kernel: Kernel, axis: str, sides: tuple[int, int], units: int) -> None:
-    """As many blocks as there are processors; at a time they compute about a square of results."""
-    rows = round((units * sides[1] / sides[0]) ** 0.5)
-    left = [size_of(r) for r in kernel.output_loops if axis_name(r) == axis]
-    if left and len(kernel.output_loops) > 1 and 1 < rows < left[0]:
-        apply(kernel, Opt(OptOps.BLOCKS, axis, rows, how="order"))
-    if kernel.output_loops and units:
+def loop_blocks(kernel: Kernel, axes: tuple[str, str], sides: tuple[int, int], units: int) -> None:
+    """As many blocks as there are processors; at a time they compute about a square of results.
+
+    Two blocks are a cluster, where that takes no more turns.
+    """
+    tiles = {axis_name(r): size_of(r) for r in kernel.output_loops}
+    first, second = sides
+    joined = pair_of_blocks(tiles, axes, sides, units)
+    at_once = units
+    if joined is not None:
+        apply(kernel, Opt(OptOps.BLOCKS, joined, PAIR, how="cluster"))
+        tiles[joined] = ceildiv(tiles[joined], PAIR)
+        first, second = [n * (PAIR if x == joined else 1) for x, n in zip(axes, sides, strict=True)]
+        at_once = units // PAIR
+    rows = round((at_once * second / first) ** 0.5)
+    if len(tiles) > 1 and 1 < rows < tiles.get(axes[0], 0):
+        apply(kernel, Opt(OptOps.BLOCKS, axes[0], rows, how="order"))
+    if tiles and units:
         apply(kernel, Opt(OptOps.BLOCKS, 0, units, how="loop"))
+
+
+def pair_of_blocks(
+    tiles: dict[str, int], axes: tuple[str, str], sides: tuple[int, int], units: int
+) -> str | None:
+    """The axis along which two blocks read one operand, the larger one where both could do."""
+    count = prod(tiles.values())
+    for _, axis in sorted(zip(sides, axes, strict=True)):
+        n = tiles.get(axis, 1)
+        pairs = count // n * ceildiv(n, PAIR)
+        if n > 1 and units and units % PAIR == 0:
+            if ceildiv(pairs, units // PAIR) == ceildiv(count, units):
+                return axis
+    return None
 
 
 def stages_in(sides: tuple[int, int], target: Target) -> int:

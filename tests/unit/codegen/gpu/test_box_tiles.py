@@ -272,7 +272,7 @@ def test_a_setting_gives_each_processor_one_block() -> None:
     left, right = (Tensor.empty(8192, 8192, dtype=dtypes.bfloat16) for _ in range(2))
     with Context(BOXES=2):
         linear, _ = lower(kernel_of(left.matmul(right, dtype=dtypes.float32)), CARD)
-    assert (linear.global_size, linear.local_size[0]) == ((132,), 384)
+    assert (linear.global_size, linear.local_size[0]) == ((2, 66), 384)
     roles = [u.arg.registers for u in linear.uops if u.op is Ops.ROLE]
     assert roles == [40, 232]
 
