@@ -52,7 +52,21 @@ def pipeline_copies(kernel: Kernel, axis: UOp, stages: int) -> None:
         raise KernelOptError("2 stages are the fewest: one is filled while another is used")
     if axis.src[0].op is Ops.CONST and axis.src[0].arg < stages:
         raise KernelOptError(f"{stages} stages are more than the {axis.src[0].arg} strips")
+    if not is_innermost(kernel, axis):
+        raise KernelOptError(
+            f"r{axis.arg.id} has another loop of its sum inside, which fills local memory at each "
+            "turn; the innermost axis that is summed is wanted"
+        )
     kernel.roles.pipelined = (axis.arg.id, stages)
+
+
+def is_innermost(kernel: Kernel, axis: UOp) -> bool:
+    """Whether no other axis of a sum is gone along inside of each turn of this one."""
+    for u in kernel.facts.reduces:
+        loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
+        if axis in loops[:-1]:
+            return False
+    return True
 
 
 def pipeline_loop(linear: Linear, kernel: Kernel, target: Target) -> Linear:

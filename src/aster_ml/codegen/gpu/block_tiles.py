@@ -18,6 +18,7 @@ from aster_ml.codegen.gpu.edges import fill_up, is_at_least
 from aster_ml.codegen.gpu.tensor_cores import Product, product_of
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.pipelined_copies import is_innermost
 from aster_ml.config import ALLOW_TF32, BOXES
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
@@ -300,7 +301,7 @@ def most_sums(core: TensorCore, target: Target) -> int:
 def pipeline_strips(plan: Plan, depth: UOp, nbytes: int, fewer: int) -> None:
     """Strips of so many bytes are copied ahead, as many as there is room for, or some fewer."""
     strips = [r for r in plan.kernel.facts.reduced if r.arg.id == depth.arg.id]
-    if not plan.target.copies.go_on or not strips:
+    if not plan.target.copies.go_on or not strips or not is_innermost(plan.kernel, strips[0]):
         return
     stages = min(MOST_STAGES, plan.target.local_bytes // nbytes, size_of(strips[0])) - fewer
     if stages > 1:

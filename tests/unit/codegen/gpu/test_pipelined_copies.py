@@ -147,3 +147,25 @@ def test_tensor_cores_on_the_cpu(target: Target) -> None:
     source = CudaRenderer(target).render(linear)
     assert ("aster_copy<16, 16>(local0" in source) is (target is CARD)
     assert on_shim(source, linear, "float16", 96)
+
+
+@needs_compiler
+@pytest.mark.parametrize("taps", [2, 5])
+def test_loops_inside_of_the_strips_fill_for_themselves(taps: int) -> None:
+    """A convolution's sum goes along channels, and at each of them along the taps of a window."""
+    x, w = Tensor.empty(1, 32, 63 + taps), Tensor.empty(64, 32, taps)
+    ast = kernel_of(x.conv2d(w))
+    linear, opts = lower(ast, CARD)
+    verify_linear(linear)
+    rng = np.random.default_rng(taps)
+    a, b = ((rng.integers(-8, 9, t.shape) / 8).astype(np.float32) for t in (x, w))
+    found = np.full(64 * 64, np.nan, np.float32)
+    arrays = [found, a.reshape(-1), b.reshape(-1)]
+    on_cpu.run(CudaRenderer(CARD).render(linear), linear, arrays)
+    windows = np.stack([a[0, :, i : i + 64] for i in range(taps)], -1)
+    np.testing.assert_array_equal(found.reshape(64, 64), np.einsum("ctk,ock->ot", windows, b))
+    if taps == 5:
+        assert "STAGE" in str(opts)
+        assert "PIPELINE" not in str(opts)
+        with pytest.raises(KernelOptError, match="another loop of its sum inside"):
+            lower(ast, CARD, (*opts, *parse_opts("PIPELINE(r2,2,copies)")))
