@@ -302,7 +302,7 @@ def workers_for(target: Target) -> Workers:
         return Workers(
             WORK_GROUPS, MIN_GROUP_LENGTH, GROUP_RESULTS, target.max_buffers,
             chained_dtypes(target.tensor_cores) if FUSE else frozenset(),
-            NESTED_STEPS, target.max_turns,
+            NESTED_STEPS, target.max_turns, target.units,
         )  # fmt: skip
     threads = SAME_THREADS if DETERMINISTIC else target.threads
     return Workers(threads, MIN_THREAD_LENGTH, THREAD_RESULTS * threads, target.max_buffers)

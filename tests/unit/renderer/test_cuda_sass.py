@@ -95,6 +95,17 @@ def test_products_without_tensor_cores_are_multiplications(
     assert counts["FFMA"] + counts["LDS.128"] >= 0.92 * counts.total()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_sums_ask_for_much_at_once(arch: str) -> None:
+    """Of a loop over rows many turns are begun before any is waited for."""
+    skip_without_tools()
+    linear, _ = lower(kernel_of(Tensor.empty(4096, 4096).sum(0)), cuda_target(arch))
+    source = f"#define ASTER_ALIGNED 1\n{CudaRenderer(cuda_target(arch)).render(linear)}"
+    _, text = assembled(source, arch)
+    assert Counter(loop_of(text))["LDG.E.128.CONSTANT"] >= 16
+
+
 def loop_of(text: str) -> list[str]:
     """The names of the instructions of the one loop."""
     lines = text.splitlines()

@@ -26,7 +26,7 @@ from aster_ml.target.tensor_cores import ROWS, TensorCore
 from aster_ml.target.tensor_maps import MOST_BOX, ROW_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.ranges import size_of
+from aster_ml.uop.ranges import iterations, size_of
 
 
 class Tile(NamedTuple):
@@ -61,8 +61,11 @@ NEAR_LANES = 4
 WARP_TILES = (
     Tile((1, 1), (1, 1), 1), Tile((1, 1), (1, 2), 1), Tile((1, 1), (2, 2), 2),
     Tile((2, 2), (1, 2), 2), Tile((2, 2), (2, 4), 2), Tile((2, 2), (4, 4), 2),
-    Tile((2, 2), (4, 8), 2), Tile((2, 4), (4, 8), 2),
+    Tile((2, 2), (4, 8), 2), Tile((2, 4), (4, 8), 2), Tile((1, 4), (1, 1), 4),
+    Tile((1, 4), (1, 2), 4),
 )  # fmt: skip
+# Of a longer axis than this a tensor core multiplies with few rows, which are filled up.
+LONG = 64
 # Of groups of four warps and products, of which a work-item has 128 sums at most.
 GROUP_TILES = (
     Tile((2, 1), (1, 1), 1), Tile((1, 1), (1, 1), 1), Tile((2, 1), (2, 1), 1),
@@ -70,6 +73,8 @@ GROUP_TILES = (
 # Stages of local memory, where copies go on by themselves: two are read and filled, the others are
 # on their way.
 MOST_STAGES = 4
+# Bytes that a processor has to have on their way, so that memory is busy; and most stages for it.
+ON_THEIR_WAY, MOST_SHORT = 48 << 10, 8
 # What one multiplication and addition of float32 takes is 1: what it takes on a tensor core, to
 # read four bytes of local memory, and of other memory, which mostly comes from the second level.
 ON_CORE, LOCAL_READ, FAR_READ = 1 / 16, 2.0, 20.0
@@ -258,7 +263,7 @@ def use_core(plan: Plan, depth: UOp, rank: int = 0) -> bool:
             continue
         unit, k = (core.size("m"), core.size("n")), core.size("k")
         axes = (found.m, found.n)
-        if not all([is_at_least(r, n) for r, n in zip((*axes, depth), (*unit, k), strict=True)]):
+        if not fills_core(axes, unit) or not is_at_least(depth, k):
             return False
         itemsize = found.a.dtype.itemsize
         tiles = [
@@ -267,7 +272,12 @@ def use_core(plan: Plan, depth: UOp, rank: int = 0) -> bool:
             if core.warp * prod(t.items) <= target.max_group
             and sum(t.sides(unit)) * t.strip * k * itemsize <= target.local_bytes
             and prod(t.lanes) * prod(unit) // core.warp <= most_sums(core, target)
-            and all([is_at_least(r, n) for r, n in zip(axes, t.sides(unit), strict=True)])
+            and all(
+                [
+                    is_at_least(r, n) or n == u
+                    for r, n, u in zip(axes, t.sides(unit), unit, strict=True)
+                ]
+            )
         ]
         given = (tiles or [WARP_TILES[0]], unit, axes, itemsize, ON_CORE)
         # Each with as many stages as there is room for, then with fewer.
@@ -292,6 +302,19 @@ def use_core(plan: Plan, depth: UOp, rank: int = 0) -> bool:
     return False
 
 
+def fills_core(axes: tuple[UOp, UOp], unit: tuple[int, int]) -> bool:
+    """Whether a product is large enough for a tensor core: along one axis it may be smaller.
+
+    why: of few rows what is read of the other operand decides, and copies ahead read most at once
+    """
+    whole = [is_at_least(r, n) for r, n in zip(axes, unit, strict=True)]
+    return all(whole) or (
+        any(whole)
+        and all([is_at_least(r, 2) for r in axes])
+        and is_at_least(max(axes, key=size_of), LONG)
+    )
+
+
 def most_sums(core: TensorCore, target: Target) -> int:
     """Accumulators of a work-item, at most."""
     apart = core.dtype.startswith("fp8") and "mma_fp8" not in target.features
@@ -303,7 +326,11 @@ def pipeline_strips(plan: Plan, depth: UOp, nbytes: int, fewer: int) -> None:
     strips = [r for r in plan.kernel.facts.reduced if r.arg.id == depth.arg.id]
     if not plan.target.copies.go_on or not strips or not is_innermost(plan.kernel, strips[0]):
         return
-    stages = min(MOST_STAGES, plan.target.local_bytes // nbytes, size_of(strips[0])) - fewer
+    blocks = iterations(plan.kernel.output_loops)
+    # Short strips of few blocks: as many as a processor has to have on its way.
+    many = ceildiv(ON_THEIR_WAY, nbytes) if blocks <= plan.target.units else 0
+    wanted = max(MOST_STAGES, min(many, MOST_SHORT))
+    stages = min(wanted, plan.target.local_bytes // nbytes, size_of(strips[0])) - fewer
     if stages > 1:
         apply(plan.kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="copies"))
 

@@ -57,6 +57,7 @@ def reduce_in_groups(kernel: Kernel, order: list[int], target: Target) -> None:
         team = Team(item, step, everyone)
         value = substitute(u.src[0], {**changes, g: item})
         rest = tuple([r for r in u.src[1:] if r is not g])
+        value, rest = in_registers(kernel, u, value, rest)
         part = UOp(Ops.REDUCE, u.dtype, (value, *rest), u.arg) if rest else value
         warp = target.warp if "shuffle" in target.features and u.dtype in SHUFFLED else 0
         count = neighbours_in_warp(item, step, warp) if total % max(warp, 1) == 0 else 1
@@ -71,6 +72,32 @@ def reduce_in_groups(kernel: Kernel, order: list[int], target: Target) -> None:
 def group_of(u: UOp) -> UOp | None:
     """The axis of a reduction that work-items share out."""
     return next((r for r in u.src[1:] if r.arg.kind is AxisType.GROUP), None)
+
+
+def in_registers(
+    kernel: Kernel, u: UOp, value: UOp, lanes: tuple[UOp, ...]
+) -> tuple[UOp, tuple[UOp, ...]]:
+    """What a work-item has of a row, and its lanes, as those of the results of that row.
+
+    rewrite: REDUCE(v(k), k) -> REDUCE(v(o), o), for lanes o of results that the sum is the same for
+    why: values of a row that several sums and the results read are the same nodes then, which are
+    loaded and computed once
+    when: nothing is left of the row but lanes, of which both have as many
+    """
+    free = [
+        r
+        for r in kernel.outputs
+        if r.arg.kind.is_lane and r not in u.ranges and r not in value.ranges
+    ]
+    twins: dict[UOp, UOp] = {}
+    for r in lanes:
+        kinds = (AxisType.VECTOR,) if r.arg.kind is AxisType.VECTOR else (AxisType.UPCAST,)
+        same = [o for o in free if o.arg.kind in kinds and size(o) == size(r)]
+        if not r.arg.kind.is_lane or not same:
+            return value, lanes
+        twins[r] = same[0]
+        free.remove(same[0])
+    return substitute(value, dict(twins)), tuple(twins.values())
 
 
 def assign_teams(

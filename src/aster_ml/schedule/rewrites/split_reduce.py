@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
 
 from aster_ml.config import SPLIT_REDUCE
 from aster_ml.helpers import all_int, ceildiv, divisors, prod
@@ -26,6 +27,10 @@ PARTS, PARTS_EACH = 256, 8
 # Parts that divide are left alone where somebody waits for longer, or where what lies in one piece
 # is shorter: then a rest costs less.
 MOST_WAITING, RUN = 1.1, 1024
+# Results along a side of a tile of a product, about; those along the shorter one that are few; and
+# steps of a sum that are left, at least.
+TILE, FEW_ROWS, LEAST_STEPS = 64, 16, 512
+VIEWS = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE})
 # A rest is reduced by one worker: this part of what each of the others has, or less.
 LITTLE = 16
 
@@ -51,6 +56,8 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
     if not long or kept * length == 0 or not isinstance(u.device, str):
         return u
     shared = workers(u.device)
+    if shared.units and (sides := sides_of_product(u)):
+        return split_product(u, sides, long, shared.units)
     count = shared.number
     is_endless = bool(shared.turns) and length > shared.turns
     if count < 2 or not (is_endless or is_shared_badly(kept, length, shared)):
@@ -77,6 +84,78 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
 def is_shared_badly(kept: int, length: int, shared: Workers) -> bool:
     """Whether a long reduction has too few results for those who share a kernel."""
     return kept <= shared.results and kept * length >= shared.least
+
+
+def sides_of_product(u: UOp) -> tuple[int, int] | None:
+    """How many results of a sum of products lie along axes that one factor has alone, for both."""
+    x = u.src[0]
+    if u.arg.op is not Ops.ADD or x.op is not Ops.MUL:
+        return None
+    repeats = [repeated(f) for f in x.src]
+    kept = [i for i in range(len(x.shape)) if i not in u.arg.axes]
+    sides = [
+        prod([x.shape[i] for i in kept if i in mine and i not in other])
+        for mine, other in (repeats, repeats[::-1])
+    ]
+    return (sides[0], sides[1]) if min(sides) > 1 else None
+
+
+def repeated(factor: UOp) -> set[int]:
+    """The axes along which a value is the same."""
+    while factor.op is Ops.CAST:
+        factor = factor.src[0]
+    if factor.op is not Ops.EXPAND:
+        return set()
+    return {i for i, n in enumerate(factor.src[0].shape) if n == 1 and factor.shape[i] != 1}
+
+
+def split_product(u: UOp, sides: tuple[int, int], long: list[int], units: int) -> UOp:
+    """The sums of a product with few tiles of results, in parts that processors compute at once.
+
+    rewrite: REDUCE(a * b, axes) -> REDUCE(CONTIGUOUS(REDUCE(a' * b', axes')) of [parts, ...], 0)
+    why: a tile has one processor, and what it reads is a small part of what memory could bring
+    """
+    x = u.src[0]
+    kept = [i for i in range(len(x.shape)) if i not in u.arg.axes]
+    others = prod([x.shape[i] for i in kept]) // prod(sides)
+    narrow = min(sides) <= FEW_ROWS
+    tile = (FEW_ROWS, 2 * FEW_ROWS) if narrow else (TILE, TILE)
+    tiles = others * prod([ceildiv(n, t) for n, t in zip(sorted(sides), tile, strict=True)])
+    axis = max(long, key=lambda a: int(x.shape[a]))
+    size = x.shape[axis]
+    most = min(2 * units // max(tiles, 1), size // LEAST_STEPS)
+    fitting = [d for d in divisors(size) if d <= most and size // d % EVEN == 0]
+    if 4 * tiles > 3 * units or not fitting or fitting[-1] < 2:
+        return u
+    parts = fitting[-1]
+    shape = (*x.shape[:axis], parts, size // parts, *x.shape[axis + 1 :])
+    order = (axis, *[i for i in range(len(shape)) if i != axis])
+
+    def apart(factor: UOp) -> UOp:
+        return factor.mop(Ops.RESHAPE, shape).mop(Ops.PERMUTE, order)
+
+    a, b = (below_cast(f, apart) for f in x.src)
+    partial = a.alu(Ops.MUL, b).rop(Ops.ADD, tuple([i + 1 for i in u.arg.axes]))
+    stored = UOp(Ops.CONTIGUOUS, u.dtype, (partial,))
+    return stored.rop(Ops.ADD, (0,)).mop(Ops.RESHAPE, u.shape)
+
+
+def below_cast(value: UOp, change: Callable[[UOp], UOp]) -> UOp:
+    """A value changed by movement, which stands below the CAST that it may be a view of.
+
+    why: a product multiplies what was made wider as it lies in memory
+    """
+    views = []
+    u = value
+    while u.op in VIEWS:
+        views.append(u)
+        u = u.src[0]
+    if u.op is not Ops.CAST:
+        return change(value)
+    inner = u.src[0]
+    for view in reversed(views):
+        inner = inner.mop(view.op, view.arg)
+    return UOp(Ops.CAST, u.dtype, (change(inner),))
 
 
 def split_of(shape: tuple[int, ...], long: list[int], workers: int) -> tuple[int, int, int]:
