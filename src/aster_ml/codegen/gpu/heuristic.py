@@ -47,6 +47,8 @@ def choose_group_opts(plan: Plan, rank: int = 0) -> None:
         columns = neighbouring_results(plan)
         group_reductions(plan, columns)
     outputs = [r for r in kernel.output_loops if kernel.may_reorder(r) and r not in inside]
+    if turn_around(plan, outputs):
+        return
     most = min(items_of_block(plan), min(BLOCK_SIZE, plan.target.max_group) // work_items(kernel))
     for r in reversed(outputs):
         n = items_along(r, most)
@@ -75,6 +77,8 @@ BLOCK_SIZE, COLUMNS = 256, 16
 # Work-items that a processor has under way at once, and most results along the shorter axis of a
 # product of which a work-item has all.
 ITEMS_AT_ONCE, MOST_ROWS = 2048, 8
+# What memory moves at least; and results of a work-item, one for each of which it reads a line.
+SECTOR_NBYTES, TURNED = 32, 4
 # Most elements of a row that a work-item keeps in registers.
 MOST_KEPT = 32
 # How many work-items may have a row, and steps of one from which on they are as many as can be.
@@ -220,19 +224,22 @@ def group_reductions(plan: Plan, columns: UOp | None) -> None:
     the reduction are, a warp has at least one result, however many there are: work-items that read
     rows of their own would each read from another line of memory.
     """
-    kernel, most = plan.kernel, min(GROUP_SIZE, plan.target.max_group)
-    for u in kernel.reduces:
-        if any(r.arg.kind is AxisType.REDUCE for r in u.ranges) or not u.src[1:]:
+    kernel, limit = plan.kernel, min(GROUP_SIZE, plan.target.max_group)
+    for i in range(len(kernel.reduces)):
+        # Each Opt makes new nodes of those that read what it changed.
+        u = kernel.reduces[i]
+        steps = [r for r in u.src[1:] if r.arg.kind is AxisType.REDUCE]
+        if any(r.arg.kind is AxisType.REDUCE for r in u.ranges) or not steps:
             continue
         results = iterations([r for r in u.ranges if not r.arg.kind.is_lane])
-        axis = max([r for r in u.src[1:] if r.arg.kind is AxisType.REDUCE], key=size_of)
+        axis = max(steps, key=size_of)
         along = columns is None and steps_are_neighbours(plan, u)
         if results > GROUP_SIZE**2 and not (along and plan.target.warp):
             continue
         if columns is None:
             most = team_size(plan.target, results, along)
         else:
-            most = min(most, BLOCK_SIZE // columns_of_block(plan, columns, results))
+            most = min(limit, BLOCK_SIZE // columns_of_block(plan, columns, results))
         # Of few and short ones a warp is quickest, as it needs no local memory.
         few = results <= plan.target.units and size_of(axis) <= 2 * plan.target.warp
         n = largest_divisor(axis, min(most, size_of(axis) // (1 if few else GROUP_LENGTH)))
@@ -310,6 +317,34 @@ def share_rows_of_items(plan: Plan, rows: int) -> None:
     others = [r for r in kernel.output_loops if size_of(r) % 2 == 0 and kernel.may_reorder(r)]
     if 2 < rows <= MOST_ROWS // 2 and others and all([a.strides.get(axis) == 1 for a in loads]):
         apply(kernel, Opt(OptOps.UPCAST, axis_name(max(others, key=size_of)), 2))
+
+
+def turn_around(plan: Plan, outputs: list[UOp]) -> bool:
+    """A warp has results that are 32 bytes in memory, and beside them others that are read so.
+
+    why: of what lies along one axis and is stored along another, each work-item would read from a
+    line of memory of its own
+    """
+    kernel, target = plan.kernel, plan.target
+    if kernel.reduces or not (target.units and target.warp):
+        return False
+    stores = [a for a in plan.accesses if a.is_store]
+    near = [r for r in outputs if all([a.strides.get(r) == 1 for a in stores])]
+    if not stores or not near or not is_at_least(near[0], target.warp):
+        return False
+    loads = [a for a in plan.accesses if not a.is_store and (a.strides.get(near[0]) or 0) > 1]
+    across = [r for r in outputs if any([a.strides.get(r) == 1 for a in loads])]
+    if not across or not is_at_least(across[0], target.warp):
+        return False
+    side = min(target.warp, SECTOR_NBYTES // min([a.node.src[0].dtype.itemsize for a in stores]))
+    n, name = target.warp // side, axis_name(across[0])
+    if size_of(across[0]) % (TURNED * n):
+        return False
+    if n > 1:
+        apply(kernel, Opt(OptOps.LOCAL, name, n))
+    give_items(kernel, OptOps.LOCAL, near[0], BLOCK_SIZE // n)
+    apply(kernel, Opt(OptOps.UPCAST, name, TURNED))
+    return True
 
 
 def items_of_block(plan: Plan) -> int:

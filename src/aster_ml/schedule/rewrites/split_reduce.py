@@ -57,7 +57,9 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
         return u
     shared = workers(u.device)
     if shared.units and (sides := sides_of_product(u)):
-        return split_product(u, sides, long, shared.units)
+        split = split_product(u, sides, long, shared.units)
+        if split is not u:
+            return split
     count = shared.number
     is_endless = bool(shared.turns) and length > shared.turns
     if count < 2 or not (is_endless or is_shared_badly(kept, length, shared)):
