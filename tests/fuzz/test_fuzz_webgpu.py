@@ -12,9 +12,15 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, dtypes
-from aster_ml.device import missing
+from aster_ml.backend import Grid
+from aster_ml.device import Buffer, Device, missing
 from aster_ml.dtype import to_numpy_dtype
+from aster_ml.engine.compile import render
+from aster_ml.uop.linear import Linear
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
 from tests.fuzz.budget import draws
+from tests.unit.linear_builder import GLOBAL, LOCAL, UPCAST, Builder, at
 
 ABSENT = missing("WEBGPU")
 pytestmark = [
@@ -146,3 +152,109 @@ def test_indices_and_views(seed: int) -> None:
     want = x.copy()
     want[:, a:b] = x[::-1, a:b]
     np.testing.assert_array_equal(t.numpy(), want)
+
+
+# accesses of neighbours
+
+
+class Accesses:
+    """A program that copies with lanes, and what it does in NumPy.
+
+    Work-items copy some neighbours each, all or those before an end, from an element on to another
+    one, by way of memory that they share or not; another load has single elements of the same
+    buffer. Buffers begin anywhere.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = np.random.default_rng(seed)
+        names = [*INTEGERS, "float32", "float16", "bfloat16", "bool"]
+        self.dtype = getattr(dtypes, str(rng.choice(names)))
+        self.lanes, self.items = int(rng.choice([2, 3, 4, 6, 8, 16])), int(rng.choice([4, 8]))
+        self.blocks = int(rng.integers(1, 4))
+        # How far apart items and blocks begin, and where both buffers do.
+        self.step = self.lanes + int(rng.choice([0, 0, 0, 1, 2, 4]))
+        self.gap, self.far = (int(rng.choice([0, 0, 0, 1, 2, 3, 4, 8])) for _ in range(2))
+        self.starts = [int(rng.choice([0, 0, 1, 2, 3, 4, 8])) for _ in range(2)]
+        self.gate = str(rng.choice(["none", "none", "items", "lanes", "stores"]))
+        self.is_shared = bool(rng.integers(2))
+        # Of narrow floats there is no maximum before it is decomposed.
+        self.is_mixed = bool(rng.integers(2)) and self.dtype.name not in FLOATS[1:]
+        self.count = self.items * self.blocks
+        self.size = self.step * self.count + 32
+        self.end = int(rng.integers(1, self.step * self.count))
+
+    def linear(self) -> Linear:
+        """The program."""
+        b = Builder("accesses")
+        given, out = b.param(self.size, self.dtype), b.param(self.size, self.dtype)
+        block, item = b.axis(self.blocks, GLOBAL), b.axis(self.items, LOCAL)
+        lane = b.axis(self.lanes, UPCAST)
+        base = b.add((block * self.items + item) * self.step)
+        gate = {
+            "items": lambda: base.alu(Ops.CMPLT, UOp.const(dtypes.int32, self.end)),
+            "lanes": lambda: (base + lane).alu(Ops.CMPLT, UOp.const(dtypes.int32, self.end)),
+        }.get(self.gate.replace("stores", "items"))
+        cond = None if gate is None else b.add(gate())
+        value = b.load(at(given, base, lane + self.gap), None if self.gate == "stores" else cond)
+        if self.is_shared:
+            room = b.local(self.items * self.lanes, self.dtype)
+            mine = b.add(item * self.lanes)
+            fill = b.store(at(room, mine, lane), value)
+            b.uops.append(UOp(Ops.BARRIER, dtypes.void, ()))
+            # What the neighbour has stored.
+            other = b.add((item.alu(Ops.XOR, UOp.const(dtypes.int32, 1))) * self.lanes)
+            value = b.load(at(room.after(fill), other, lane))
+        if self.is_mixed:
+            single = b.load(at(given, b.add(base + item), 0))
+            value = b.add(value.alu(Ops.MAX, single))
+        b.store(at(out, base, lane + self.far), value, cond)
+        return b.build()
+
+    def wanted(self, data: Any, before: Any) -> Any:
+        """What is in the second buffer behind it."""
+        result = before.copy()
+        for n in range(self.count):
+            block, item = divmod(n, self.items)
+            for k in range(self.lanes):
+                other = block * self.items + (item ^ 1) if self.is_shared else n
+                source = other * self.step + k
+                inside = {"none": True, "items": other * self.step < self.end, "stores": True}
+                value = data[source + self.gap]
+                if not inside.get(self.gate, source < self.end):
+                    value = np.zeros_like(value)
+                if self.is_mixed:
+                    value = np.maximum(value, data[n * self.step + item])
+                place = n * self.step
+                ends = {"none": True, "lanes": place + k < self.end}
+                if ends.get(self.gate, place < self.end):
+                    result[place + k + self.far] = value
+        return result
+
+    def run(self) -> tuple[Any, Any]:
+        """The bytes of the second buffer behind it, and those that are wanted."""
+        backend = Device["WEBGPU"]
+        linear = self.linear()
+        program = backend.load("accesses", backend.compile(render(linear, backend.target)))
+        kind = to_numpy_dtype(self.dtype)
+        data, before = (drawn(self.rng, (self.size + 8,), self.dtype.name) for _ in range(2))
+        handles, buffers = [], []
+        for array, start in zip((data, before), self.starts, strict=True):
+            whole = Buffer("WEBGPU", array.nbytes, dtypes.uint8)
+            whole.copyin(np.ascontiguousarray(array).view(np.uint8))
+            place = start * self.dtype.itemsize
+            handles.append(whole.view(self.size, self.dtype, place).ensure_allocated().handle)
+            buffers.append(whole)
+        grid = Grid((self.blocks,), (self.items,))
+        program(tuple(handles), (), grid)
+        found = buffers[1].numpy().view(kind)
+        first, second = self.starts
+        wanted = before.copy()
+        inner = self.wanted(data[first:], before[second:])
+        wanted[second:] = inner
+        return found.view(np.uint8), wanted.view(np.uint8)
+
+
+@pytest.mark.parametrize("seed", draws(12, 500))
+def test_accesses_of_neighbours(seed: int) -> None:
+    found, wanted = Accesses(seed).run()
+    np.testing.assert_array_equal(found, wanted)
