@@ -29,6 +29,7 @@ from aster_ml.codegen.pipelined_copies import pipeline_loop
 from aster_ml.codegen.pipelining import pipeline_rows
 from aster_ml.codegen.prefetch import ask_for_next_blocks
 from aster_ml.codegen.producer import copy_apart
+from aster_ml.codegen.products_ahead import multiply_ahead
 from aster_ml.codegen.products_in_place import add_in_place
 from aster_ml.codegen.staging.accumulators import sum_rows
 from aster_ml.codegen.staging.dot_packing import pack_words
@@ -141,7 +142,12 @@ def pipelines_copies(kernel: Kernel, target: Target) -> bool:
 
 def has_producer(kernel: Kernel, target: Target) -> bool:
     """Kernels with the Opt PIPELINE producer."""
-    return kernel.roles.has_producer
+    return kernel.roles.has_producer and not kernel.roles.multiplies_ahead
+
+
+def multiplies_ahead(kernel: Kernel, target: Target) -> bool:
+    """Kernels with it, of attention whose powers wait for the next tile."""
+    return kernel.roles.has_producer and kernel.roles.multiplies_ahead
 
 
 KERNEL = "kernel"
@@ -269,6 +275,10 @@ ON_LINEAR = (
     ),
     Pass(
         "copy apart", copy_apart, applies=has_producer, needed=True,
+        why="as copies ahead",
+    ),
+    Pass(
+        "multiply ahead", multiply_ahead, applies=multiplies_ahead, needed=True,
         why="as copies ahead",
     ),
     Pass(

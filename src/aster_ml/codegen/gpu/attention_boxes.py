@@ -35,6 +35,8 @@ MOST_KEYS, FEWEST_KEYS = 128, 64
 # Columns of values that lie side by side, and places along a head of queries and keys.
 ROW = ROW_NBYTES // 2
 MOST_COLUMNS, MOST_STAGES = 256, 4
+# Of heads that are together no wider, powers wait in registers for values to be multiplied.
+MOST_AHEAD = 128
 
 
 def whole_rows(n: int) -> int:
@@ -86,6 +88,12 @@ def stages_of_boxes(parts: Attention, target: Target) -> int:
     tile = keys_of_boxes(parts)
     room = target.local_bytes - GROUPS * ROW * widths[0]
     return int(min(MOST_STAGES, room // (tile * sum(widths)), ceildiv(size_of(parts.keys), tile)))
+
+
+def multiplies_ahead(parts: Attention) -> bool:
+    """Whether powers of two tiles and results have registers at once."""
+    widths = (size_of(parts.depth), size_of(parts.columns))
+    return sum([whole_rows(n) for n in widths]) <= MOST_AHEAD
 
 
 class BoxBuilder(Builder):

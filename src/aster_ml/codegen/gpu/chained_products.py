@@ -10,7 +10,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from aster_ml.codegen.gpu.attention import Attention, find_attention
-from aster_ml.codegen.gpu.attention_boxes import BoxBuilder, stages_of_boxes, why_no_boxes
+from aster_ml.codegen.gpu.attention_boxes import (
+    BoxBuilder,
+    multiplies_ahead,
+    stages_of_boxes,
+    why_no_boxes,
+)
 from aster_ml.codegen.gpu.attention_kernel import Builder, stages_of
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.config import BOXES
@@ -90,6 +95,8 @@ def attend_in_order(kernel: Kernel, target: Target) -> None:
         if tiles < stages:
             raise KernelOptError(f"{stages} stages are more than the {tiles} tiles of keys")
         kernel.roles.pipelined = (builder.turn.arg.id, stages)
+        ahead = core.in_group and kernel.roles.has_producer and multiplies_ahead(found)
+        kernel.roles.multiplies_ahead = ahead
     elif core.in_group:
         raise KernelOptError(f"{core.name} wants PIPELINE copies or PIPELINE producer")
     kernel.sink = builder.build()
