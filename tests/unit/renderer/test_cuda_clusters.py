@@ -36,6 +36,11 @@ needs_nvrtc = pytest.mark.skipif(
 AHEAD = f"TC(r2,{NUMBERS['m64n64k16_float16']}) STAGE(r2,4,local) PIPELINE(r2,2,producer) "
 
 
+def slow(*given: Any) -> Any:
+    """A case of the slow tests."""
+    return pytest.param(*given, marks=pytest.mark.slow)
+
+
 class Product:
     """A product [n, k] @ [k, m] of float16 and one number more, and what NumPy makes of it."""
 
@@ -81,12 +86,16 @@ class Product:
         # Tiles: 4 x 2; 5 x 1; 1 x 3, as many as blocks; 1 of one that has 4.
         ((256, 128, 128), "", "BLOCKS(r0,2,cluster)", (2, 2, 2)),
         ((300, 136, 64), "b", "BLOCKS(r0,4,cluster)", (4, 2)),
-        ((64, 128, 136), "", "BLOCKS(r1,2,cluster)", (2, 2)),
-        ((200, 200, 80), "ab", "BLOCKS(r1,4,cluster)", (4, 1, 4)),
+        slow((64, 128, 136), "", "BLOCKS(r1,2,cluster)", (2, 2)),
+        slow((200, 200, 80), "ab", "BLOCKS(r1,4,cluster)", (4, 1, 4)),
         # 5 x 3, one cluster after the other.
         ((320, 200, 136), "a", "BLOCKS(r0,2,cluster) BLOCKS(0,4,loop)", (2, 2)),
-        ((312, 136, 192), "b", "BLOCKS(r1,2,cluster) BLOCKS(r0,2,order) BLOCKS(0,2,loop)", (2, 1)),
-        ((320, 128, 136), "", "BLOCKS(r0,2,order) BLOCKS(r0,4,cluster) BLOCKS(0,8,loop)", (4, 2)),
+        slow(
+            (312, 136, 192), "b", "BLOCKS(r1,2,cluster) BLOCKS(r0,2,order) BLOCKS(0,2,loop)", (2, 1)
+        ),
+        slow(
+            (320, 128, 136), "", "BLOCKS(r0,2,order) BLOCKS(r0,4,cluster) BLOCKS(0,8,loop)", (4, 2)
+        ),
     ],
 )
 def test_results_are_those_of_numpy(
@@ -102,7 +111,7 @@ def test_results_are_those_of_numpy(
 
 @pytest.mark.cc
 @runs
-@pytest.mark.parametrize("how", ["", "BLOCKS(0,6,loop)"])
+@pytest.mark.parametrize("how", [slow(""), "BLOCKS(0,6,loop)"])
 def test_groups_that_multiply_release_to_all(how: str) -> None:
     product = Product(640, 136, 128)
     two = AHEAD.replace("STAGE", "LOCAL(r0,2) STAGE")
@@ -144,6 +153,13 @@ MISTAKES = {
 }  # fmt: skip
 
 
+# Those that each part of the way has: meetings, a wait, an arrival, bytes.
+OFTEN = {
+    "barriers are made", "nobody ends before the others", "the wait for a stage", "a release",
+    "bytes of the other",
+}  # fmt: skip
+
+
 @functools.cache
 def small() -> tuple[Product, Linear, str]:
     """Four tiles of five strips in two stages, for one cluster of two blocks."""
@@ -154,7 +170,7 @@ def small() -> tuple[Product, Linear, str]:
 
 @pytest.mark.cc
 @runs
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", [m if m in OFTEN else slow(m) for m in MISTAKES])
 def test_mistakes_show(mistake: str) -> None:
     pattern, by, count, said = MISTAKES[mistake]
     product, linear, source = small()
@@ -209,7 +225,7 @@ LARGE = (
 
 @needs_nvrtc
 @pytest.mark.parametrize(
-    ("axis", "blocks", "turned"), [("r0", 2, False), ("r0", 4, True), ("r1", 2, True)]
+    ("axis", "blocks", "turned"), [("r0", 2, False), slow("r0", 4, True), slow("r1", 2, True)]
 )
 def test_they_compile_for_hopper(axis: str, blocks: int, turned: bool) -> None:
     from tools.gpu_compile import compile_kernel

@@ -90,7 +90,7 @@ def test_numbers_of_32_bits() -> None:
 CLUSTER = "TC(r2,{}) STAGE(r2,4,local) PIPELINE(r2,2,producer) BLOCKS({},2,cluster)"
 
 
-@pytest.mark.parametrize("rows", [128, 192])
+@pytest.mark.parametrize("rows", [128, pytest.param(192, marks=pytest.mark.slow)])
 def test_blocks_of_a_cluster_copy_for_one_another(rows: int) -> None:
     """Also where the last cluster has one tile."""
     opts = CLUSTER.format(NUMBERS["m64n64k16_float16"], "r0")
@@ -110,6 +110,7 @@ def test_a_cluster_that_does_not_wait_is_an_error(op: Ops, said: str) -> None:
         is_right(without(linear, lambda u: u.op is op), arrays, wanted)
 
 
+@pytest.mark.slow
 def test_a_part_that_nobody_copies_shows() -> None:
     """A box that is told to come to its own block alone."""
     opts = CLUSTER.format(NUMBERS["m64n64k16_float16"], "r0")
