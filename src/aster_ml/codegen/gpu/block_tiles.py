@@ -55,6 +55,8 @@ PORTABLE_TILES = (
 # So many are tried where nothing is known of warps and registers: with 128 x 128 results of
 # 8 x 8 lanes a product of 512 takes PoCL four times as long as with the first.
 UNKNOWN = 2
+# A strip may be longer than the reduction by one in so many of its steps, which are masked.
+SPARE = 4
 # Results of a work-item that are neighbours: an operand of 16 bytes.
 NEAR_LANES = 4
 # Of warps and products; a strip is of so many times the k of the tensor core.
@@ -118,9 +120,12 @@ def tile_block(plan: Plan, outputs: list[UOp], rank: int = 0) -> bool:
     if len(main) != 1 or len(kernel.reduces) != 1 or not main[0].src[1:]:
         return False
     depth = max(main[0].src[1:], key=size_of)
-    if rank == 0 and use_boxes(plan, depth):
+    boxes = box_choices(plan, depth)
+    if rank < len(boxes):
+        use_boxes(plan, depth, boxes[rank])
         return True
-    return use_core(plan, depth, max(rank - 1, 0)) or stage_tile(plan, main[0], depth, outputs)
+    rank -= len(boxes)
+    return use_core(plan, depth, rank) or stage_tile(plan, main[0], depth, outputs, rank)
 
 
 def is_allowed(core: TensorCore, target: Target) -> bool:
@@ -142,14 +147,14 @@ class Choice(NamedTuple):
         return core.size("m"), core.size("n")
 
 
-def use_boxes(plan: Plan, depth: UOp) -> bool:
-    """A product whose operands boxes bring to local memory, some strips ahead.
+def box_choices(plan: Plan, depth: UOp) -> list[Choice]:
+    """Products whose operands boxes bring to local memory, some strips ahead; the cheapest first.
 
     It is for products of two strips or more, whose rows and columns fill a tile.
     """
     kernel, target = plan.kernel, plan.target
     if not BOXES:
-        return False
+        return []
     choices = []
     for i, core in enumerate(ROWS):
         found = product_of(kernel, depth, core) if core.reads_shared else None
@@ -159,9 +164,12 @@ def use_boxes(plan: Plan, depth: UOp) -> bool:
         if not all([can_be_boxes(load, core, r, depth) for load, r in pairs]):
             continue
         choices += [c for t in GROUP_TILES if has_room(c := Choice(i, found, t), target, depth)]
-    if not choices:
-        return False
-    best = min(choices, key=lambda c: price_of_boxes(plan, c))
+    return sorted(choices, key=lambda c: price_of_boxes(plan, c))
+
+
+def use_boxes(plan: Plan, depth: UOp, best: Choice) -> None:
+    """Opts of such a product."""
+    kernel, target = plan.kernel, plan.target
     core, found, sides = ROWS[best.number], best.product, best.tile.sides(best.unit)
     strip = ROW_NBYTES // found.a.dtype.itemsize
     for r, n in ((found.m, sides[0]), (found.n, sides[1]), (depth, strip)):
@@ -175,10 +183,9 @@ def use_boxes(plan: Plan, depth: UOp) -> bool:
     stages = min(MOST_STAGES, ceildiv(size_of(depth), strip), stages_in(sides, target))
     if BOXES < 2:
         apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="copies"))
-        return True
+        return
     apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="producer"))
     loop_blocks(kernel, (axis, axis_name(found.n)), sides, target.units)
-    return True
 
 
 def loop_blocks(kernel: Kernel, axes: tuple[str, str], sides: tuple[int, int], units: int) -> None:
@@ -346,7 +353,7 @@ def by_price(
     return sorted(tiles, key=lambda t: price(t, unit, sizes, itemsize, others, units, rate))
 
 
-def stage_tile(plan: Plan, reduce: UOp, depth: UOp, outputs: list[UOp]) -> bool:
+def stage_tile(plan: Plan, reduce: UOp, depth: UOp, outputs: list[UOp], rank: int = 0) -> bool:
     """A tile of lanes, each a multiplication and addition of its own."""
     kernel, target = plan.kernel, plan.target
     mine = kernel.facts.inside[reduce]
@@ -373,7 +380,7 @@ def stage_tile(plan: Plan, reduce: UOp, depth: UOp, outputs: list[UOp]) -> bool:
     if not tiles:
         return False
     itemsize = max([a.node.dtype.itemsize for a in staged])
-    tile = by_price(plan, tiles, (1, 1), pair, itemsize, 1.0)[0]
+    tile = by_price(plan, tiles, (1, 1), pair, itemsize, 1.0)[min(rank, len(tiles) - 1)]
     for r, opts in zip(pair, opts_along(tile, pair, plan.target), strict=True):
         fill_up(kernel, r, prod([n for _, n in opts]))
         for op, n in opts:
@@ -424,6 +431,6 @@ def fits(
         and prod(tile.lanes) <= MOST_SUMS
         and sum(strip_nbytes(tile, staged, pair)) <= target.local_bytes
         and all([is_at_least(r, side) for r, side in sides.items()])
-        and is_at_least(depth, tile.strip)
+        and is_at_least(depth, tile.strip - tile.strip // SPARE)
         and all([size_of(r) > 0 and r.src[0].op is Ops.CONST for r in pair])
     )

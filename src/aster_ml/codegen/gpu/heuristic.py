@@ -52,10 +52,15 @@ def choose_group_opts(plan: Plan, rank: int = 0) -> None:
     most = min(items_of_block(plan), min(BLOCK_SIZE, plan.target.max_group) // work_items(kernel))
     for r in reversed(outputs):
         n = items_along(r, most)
+        # Where work-items are known to run in warps, short axes fill one together.
+        short = r.src[0].op is Ops.CONST and n < size_of(r) <= min(most, plan.target.warp)
+        n = size_of(r) if short else n
         if n > 1:
             give_items(kernel, OptOps.LOCAL, r, n)
-            load_more(plan, r.arg.id)
-            return
+            most //= n
+            if work_items(kernel) >= plan.target.warp:
+                load_more(plan, r.arg.id)
+                return
 
 
 def attend(plan: Plan) -> bool:

@@ -68,6 +68,8 @@ def additions(kernel: Kernel, target: Target) -> Iterator[Opts]:
         for n in ROWS_AT_ONCE:
             if n < size:
                 yield (Opt(OptOps.BLOCKS, axis, n, how="order"),)
+        if reads_boxes(kernel) and size > 1:
+            yield (Opt(OptOps.BLOCKS, axis, 2, how="cluster"),)
     for r in kernel.facts.reduced:
         axis, size = axis_name(r), size_of(r)
         for op, sizes in ((OptOps.GROUP, ITEMS), (OptOps.UNROLL, LANES), (OptOps.VECTOR, LANES)):

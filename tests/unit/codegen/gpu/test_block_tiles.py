@@ -9,11 +9,13 @@ import pytest
 
 from aster_ml import Context, Tensor, dtypes
 from aster_ml.codegen.gpu.block_tiles import TILES, price
-from aster_ml.codegen.passes import lower
+from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.passes import lower, schedule_kernel
+from aster_ml.engine.realize import schedule_uops
 from aster_ml.runtime.interpreter import Interpreter
 from aster_ml.target import Target
 from aster_ml.target.cuda import cuda_target
-from aster_ml.target.tensor_cores import cuda_tensor_cores
+from aster_ml.target.tensor_cores import ROWS, cuda_tensor_cores
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import AxisType, Ops
 from tests.fuzz.random_kernels import GROUPS
@@ -127,3 +129,35 @@ def test_turns_at_banks_are_counted() -> None:
     assert turns_of(list(range(0, 1024, 32)), 16) == (8, 4)
     # Neighbours that read the same are one.
     assert turns_of([i // 2 * 16 for i in range(32)], 16) == (2, 0)
+
+
+def test_ranks_go_through_all_tiles_and_stages() -> None:
+    """Of boxes, of warps with fewer and fewer stages, and of work-items."""
+    half = kernel_of(
+        Tensor.empty(512, 512, dtype="float16").matmul(
+            Tensor.empty(512, 512, dtype="float16"), dtype=dtypes.float32
+        )
+    )
+    card = cuda_target("sm_90a")
+    cores = [schedule_kernel(half, card, rank=i).applied[0] for i in range(12)]
+    numbers = [opt.arg for opt in cores]
+    boxes = [n for n in numbers if ROWS[n].reads_shared]
+    assert len(set(boxes)) == 3
+    assert not any(ROWS[n].reads_shared for n in numbers[len(boxes) :])
+    plain = kernel_of(Tensor.empty(512, 64) @ Tensor.empty(64, 512))
+    tiles = {tuple(schedule_kernel(plain, card, rank=i).applied) for i in range(4)}
+    assert len(tiles) == len(TILES)
+
+
+def test_a_window_that_is_a_little_shorter_than_a_strip_has_a_tile() -> None:
+    """The first convolution of ResNet-18: without one each result is a work-item's."""
+    x, w = Tensor.empty(1, 3, 64, 64), Tensor.empty(64, 3, 7, 7)
+    steps = schedule_uops([x.conv2d(w, stride=2, padding=3).uop])[0].steps
+    [ast] = [s.ast for s in steps if s.ast is not None and Kernel(s.ast).reduces]
+    opts = lower(ast, cuda_target("sm_90a"))[1]
+    assert "STAGE local" in [opt.kind for opt in opts]
+
+
+def test_short_axes_fill_a_warp_together() -> None:
+    linear, _ = lower(kernel_of(Tensor.empty(64, 14, 14).permute(1, 0, 2) + 1), CARD)
+    assert int(np.prod(linear.local_size)) >= 32
