@@ -19,9 +19,13 @@ from aster_ml import Tensor, dtypes
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.passes import lower
 from aster_ml.config import Context
+from aster_ml.errors import KernelOptError
 from aster_ml.renderer.cuda import CudaRenderer
+from aster_ml.target import Target
 from aster_ml.target.cuda import cuda_target
 from aster_ml.target.tensor_cores import ROWS
+from aster_ml.uop.linear import Linear
+from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.spec.linear import verify_linear
 from tests.fuzz.budget import check_all, draws
@@ -29,6 +33,7 @@ from tests.shim import on_cpu
 from tests.unit.kernel_checks import kernel_of
 
 CARD = cuda_target("sm_90a")
+Program = tuple[Linear, tuple[Opt, ...]]
 DTYPES = ((dtypes.float16, np.float16), (dtypes.bfloat16, ml_dtypes.bfloat16))
 # What follows a product, of tensors and of arrays.
 AFTER: tuple[Callable[[Any], Any], ...] = (lambda x: x, lambda x: x * 0.5, lambda x: x + 1)
@@ -45,6 +50,9 @@ def check(seed: int) -> str | None:
     turned = [rng.random() < 0.5 for _ in range(2)]
     start = [rng.choice((0, 0, 1, 3)) for _ in range(2)]
     after = rng.choice(AFTER)
+    # Results of 16 bits leave by boxes, others where they are asked to; some lie turned around.
+    result, stored = rng.choice((*DTYPES, (dtypes.float32, np.float32)))
+    across = rng.random() < 0.3
     arrays, operands, views = [], [], []
     for i, (rows, columns) in enumerate(((n, k), (k, m))):
         shape = (*batch, *((columns, rows) if turned[i] else (rows, columns)))
@@ -54,7 +62,8 @@ def check(seed: int) -> str | None:
         tensor, array = Tensor.empty(*shape, dtype=dtype), arrays[i].reshape(shape)
         operands.append(tensor.transpose(-2, -1) if turned[i] else tensor)
         views.append(array.swapaxes(-2, -1) if turned[i] else array)
-    ast = kernel_of(after(operands[0].matmul(operands[1], dtype=dtypes.float32)))
+    whole = after(operands[0].matmul(operands[1], dtype=dtypes.float32)).cast(result)
+    ast = kernel_of(whole.transpose(-2, -1).contiguous() if across else whole)
     # Most of them in few blocks, which go from tile to tile, half of these in clusters.
     few = rng.choice((0, 1, 2, 4, 5, 8))
     card = replace(CARD, units=few or CARD.units)
@@ -63,15 +72,28 @@ def check(seed: int) -> str | None:
         clusters = in_clusters(rng, opts, (n, m), len(batch)) if few else ()
         if clusters:
             linear, opts = lower(ast, card, clusters)
+        if any(u.op is Ops.BOX for u in linear.uops) and all(o.how != "out" for o in opts):
+            linear, opts = leaving(ast, card, (linear, opts), few)
     verify_linear(linear)
-    out = np.full((*batch, n, m), np.nan, np.float32)
+    out = np.full((*batch, *((m, n) if across else (n, m))), np.nan, stored)
     on_cpu.run(CudaRenderer(CARD).render(linear), linear, [out.reshape(-1), *arrays])
-    wanted = after(views[0].astype(np.float32) @ views[1].astype(np.float32))
+    wanted = after(views[0].astype(np.float32) @ views[1].astype(np.float32)).astype(stored)
+    wanted = wanted.swapaxes(-2, -1) if across else wanted
     CLUSTERS.extend([o.arg for o in opts if o.kind == "BLOCKS cluster"])
     BOXES.append(any(u.op is Ops.BOX for u in linear.uops))
+    STORED.append(any(u.op is Ops.STORE_BOX for u in linear.uops))
     if np.array_equal(out, wanted):
         return None
-    return f"{batch} {n} x {k} x {m} of {dtype}, turned {turned}, from {start}: {opts}"
+    turns = f"turned {turned} and {across}, from {start}"
+    return f"{batch} {n} x {k} x {m} of {dtype} as {result}, {turns}: {opts}"
+
+
+def leaving(ast: UOp, card: Target, found: Program, few: int) -> Program:
+    """The same program, whose results leave by boxes where they can."""
+    try:
+        return lower(ast, card, (*found[1], Opt(OptOps.STAGE, arg=int(not few), how="out")))
+    except KernelOptError:
+        return found
 
 
 def in_clusters(
@@ -98,6 +120,7 @@ def in_clusters(
 
 BOXES: list[bool] = []
 CLUSTERS: list[int] = []
+STORED: list[bool] = []
 
 
 @pytest.mark.cc
@@ -110,3 +133,8 @@ def test_products_of_boxes(record_property: Callable[[str, str], None]) -> None:
     # Others are multiplied by warps: odd sizes are strides of no 16 bytes.
     assert any(BOXES) or len(seeds) < 3
     assert set(CLUSTERS) == {2, 4} or len(seeds) < 30
+    STORED.clear()
+    check_all("products of boxes", seeds, check, record_property)
+    # Others are multiplied by warps: odd sizes are strides of no 16 bytes.
+    assert any(BOXES) or len(seeds) < 3
+    assert any(STORED) or len(seeds) < 6

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor, dtypes
-from aster_ml.codegen.opts import Opt, parse_opts
+from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.codegen.passes import lower
 from aster_ml.dtype import to_dtype, to_numpy_dtype
 from aster_ml.errors import KernelOptError
@@ -26,6 +26,7 @@ from aster_ml.target.cuda import cuda_target
 from aster_ml.target.tensor_cores import ROWS
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
 from aster_ml.uop.spec.linear import verify_linear
 from tests.fuzz.budget import check_all, draws
 from tests.shim import on_cpu
@@ -86,10 +87,13 @@ def lowered(
         for _ in range(8):
             text = plain_tile(rng, sizes) if plain else tile(rng, rng.choice(there), sizes)
             opts: tuple[Opt, ...] = parse_opts(text)
+            out = Opt(OptOps.STAGE, arg=rng.randint(0, 1), how="out")
+            leaves = not plain and rng.random() < 0.5
             try:
-                return lower(ast, card, opts)[0]
+                return lower(ast, card, (*opts, out) if leaves else opts)[0]
             except KernelOptError:
-                # More memory or threads than a block has, or two stages where there are registers.
+                # More memory or threads than a block has, two stages where there are registers, or
+                # results of no whole pieces.
                 continue
     return lower(ast, card)[0]
 
@@ -110,7 +114,10 @@ def product(seed: int) -> str | None:
     given = np.random.default_rng(seed)
     kind = to_numpy_dtype(to_dtype(dtype))
     arrays = [(given.integers(-8, 9, s) / 4).astype(np.float32).astype(kind) for s in in_memory]
-    out = np.full(max(sizes["m"] * sizes["n"], 1), np.nan, np.float32)
+    result, across = rng.choice(("float32", "float16", "bfloat16")), rng.random() < 0.3
+    result = "float16" if card.arch == "sm_75" and result == "bfloat16" else result
+    stored = to_numpy_dtype(to_dtype(result))
+    out = np.full(max(sizes["m"] * sizes["n"], 1), np.nan, stored)
     if 0 in sizes.values():
         # No kernel, or one that fills.
         a, b = (Tensor.zeros(*s, dtype=dtype) for s in shapes)
@@ -119,7 +126,8 @@ def product(seed: int) -> str | None:
     plain = dtype == "float32" and rng.random() < 0.5
     with Context(ALLOW_TF32=int(not plain)):
         try:
-            ast = kernel_of(left.matmul(right, dtype=dtypes.float32))
+            whole = left.matmul(right, dtype=dtypes.float32).cast(result)
+            ast = kernel_of(whole.T.contiguous() if across else whole)
         except ValueError:
             # A long sum of few results is two kernels, neither of which is a product.
             return None
@@ -131,12 +139,21 @@ def product(seed: int) -> str | None:
     on_cpu.run(source, linear, [out, *buffers])
     p, q = (a.astype(np.float64) for a in arrays)
     wanted = (p.T if turned[0] else p) @ (q.T if turned[1] else q)
-    if np.array_equal(out.reshape(wanted.shape), wanted.astype(np.float32)):
+    wanted = (wanted.T if across else wanted).astype(np.float32).astype(stored)
+    STORED.append(len([u for u in linear.uops if u.op is Ops.DEFINE_LOCAL]) > 2)
+    if np.array_equal(out.reshape(wanted.shape), wanted):
         return None
-    return f"{linear.name} on {card.arch}: {dtype} {sizes} turned {turned}"
+    return f"{linear.name} on {card.arch}: {dtype} {sizes} turned {turned}, {result} {across}"
+
+
+# Whether results went through local memory, beside both operands.
+STORED: list[bool] = []
 
 
 @pytest.mark.cc
 @pytest.mark.skipif(on_cpu.find_compiler() is None, reason="no C++ compiler on PATH: g++")
 def test_products(record_property: Callable[[str, str], None]) -> None:
-    check_all("products on tensor cores", draws(6, 400), product, record_property)
+    seeds = draws(6, 400)
+    STORED.clear()
+    check_all("products on tensor cores", seeds, product, record_property)
+    assert any(STORED) or len(seeds) < 50

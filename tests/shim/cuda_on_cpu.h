@@ -244,6 +244,8 @@ static bool run_warp(int first, int size) {
 static void new_block();
 // Whether something is on its way to or from shared memory at the end of a block, which is noted.
 static int left_over();
+// Threads have come to a barrier together (`stores_on_cpu.h`).
+static void pass_barrier(int first, int last);
 
 extern "C" char __start_aster_shared_memory[] __attribute__((weak, visibility("hidden")));
 extern "C" char __stop_aster_shared_memory[] __attribute__((weak, visibility("hidden")));
@@ -308,16 +310,17 @@ static state run_block(int b) {
   enter(b);
   for (;;) {
     int warps = (count + WARP_SIZE - 1) / WARP_SIZE;
-    unsigned int start = draw() >> 8;
+    unsigned int start = draw() >> 8, backwards = draw() >> 31;
     unsigned long before = happened;
     go_on(LOOKING, b * count, count);
     for (int i = 0; i < warps; i++) {
-      int first = (i + start) % warps * WARP_SIZE;
+      int turn = (i + start) % warps, first = (backwards ? warps - 1 - turn : turn) * WARP_SIZE;
       int size = count - first < WARP_SIZE ? count - first : WARP_SIZE;
       while (run_warp(b * count + first, size)) {}
     }
     state at = error[0] ? DONE : meet(b);
     if (error[0] || (at != BLOCK && (at != LOOKING || happened == before))) return at;
+    if (at == BLOCK) pass_barrier(b * count, (b + 1) * count);
     go_on(BLOCK, b * count, at == BLOCK ? count : 0);
   }
 }

@@ -43,7 +43,12 @@ static products of_thread[MOST_FIBERS];
 enum { GROUP_SIZE = 128, REGISTERS = 65536, GROUPS = MOST_THREADS / GROUP_SIZE };
 static int registers_of[MOST_BLOCKS][GROUPS], changed[MOST_BLOCKS][GROUPS];
 
+// Boxes that are stored (`stores_on_cpu.h`).
+static void new_stores();
+static void end_stores();
+
 static void new_block() {
+  new_stores();
   for (int b = 0; b < blocks; b++) {
     for (int i = 0; i < GROUPS; i++) {
       registers_of[b][i] = REGISTERS / count / 8 * 8;
@@ -89,6 +94,8 @@ static int left_over() {
     current = k;
     if (of_thread[k].set_count) wrong("a product that nobody waits for");
   }
+  current = 0;
+  end_stores();
   return error[0] != 0;
 }
 
@@ -329,6 +336,8 @@ static void wait_products(int left) {
 }
 
 }  // namespace aster_cpu
+
+#include "stores_on_cpu.h"
 
 static inline char *aster_cpu::shared_base() {
   return (char *)((unsigned long long)__start_aster_shared_memory & ~1023ull);

@@ -132,6 +132,13 @@ def finished_in(before: bool) -> Callable[[Kernel, int], None]:
     return finish
 
 
+def store_later(kernel: Kernel, over: int) -> None:
+    """Results lie in local memory before they are stored (`gpu/result_boxes`)."""
+    if over not in (0, 1):
+        raise KernelOptError(f"0 is memory of their own, 1 that of operands; {over} is given")
+    kernel.roles.leaves = bool(over)
+
+
 def swap(kernel: Kernel, axis: UOp, other: UOp) -> None:
     """Two output axes change places."""
     i, j = kernel.outputs.index(axis), kernel.outputs.index(other)
@@ -185,6 +192,7 @@ APPLY: dict[str, Callable[..., None]] = {
     "STAGE panel": stage_panel,
     "STAGE tile": finished_in(False),
     "STAGE results": finished_in(True),
+    "STAGE out": store_later,
     "PREFETCH": prefetch,
     "PIPELINE stores": of_axes(pipeline_stores),
     "PIPELINE folds": of_axes(pipeline_folds),

@@ -32,8 +32,8 @@ def as_simd(kernel: Kernel, opt: Opt, opts: tuple[Opt, ...]) -> Opt:
 # Opts for devices with work-groups.
 WORK_GROUPS = frozenset(
     {
-        "LOCAL", "GROUP", "STAGE local", "PIPELINE copies", "PIPELINE producer", "BLOCKS order",
-        "BLOCKS loop", "BLOCKS cluster",
+        "LOCAL", "GROUP", "STAGE local", "STAGE out", "PIPELINE copies", "PIPELINE producer",
+        "BLOCKS order", "BLOCKS loop", "BLOCKS cluster",
     }
 )  # fmt: skip
 # Opts that keep values in scratch that one thread has for itself, as CPUs have on their stack.

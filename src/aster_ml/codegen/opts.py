@@ -47,7 +47,7 @@ WAYS: dict[OptOps, tuple[str, ...]] = {
     OptOps.TC: ("", "chain"),
     OptOps.SPLIT: ("mask", "loop", "peel", "last"),
     OptOps.KBLOCK: ("output", "row", "wide"),
-    OptOps.STAGE: ("local", "halo", "words", "row", "panel", "tile", "results"),
+    OptOps.STAGE: ("local", "halo", "words", "row", "panel", "tile", "results", "out"),
     OptOps.BLOCKS: ("order", "loop", "cluster"),
     OptOps.PIPELINE: ("stores", "folds", "copies", "producer"),
 }
@@ -70,7 +70,9 @@ OF_OUTPUTS = frozenset(
 
 
 # These are of a kernel as a whole: their axis is 0 and says nothing.
-OF_KERNELS = frozenset({"STAGE panel", "STAGE tile", "STAGE results", "NONTEMPORAL", "BLOCKS loop"})
+OF_KERNELS = frozenset(
+    {"STAGE panel", "STAGE tile", "STAGE results", "STAGE out", "NONTEMPORAL", "BLOCKS loop"}
+)
 # These name an axis of outputs in place of a number.
 WITH_OTHER = frozenset({"SWAP", "STAGE row"})
 
@@ -278,6 +280,17 @@ OPT_DOCS = {
         "what takes long is computed in all lanes, though they are stored a few at a time",
         "product",
         "VECTOR(r0,8) UPCAST(r1,4) STAGE(0,4,results)",
+    ),
+    "STAGE out": OptDoc(
+        "store(value) of all work-items -> local memory = value; a barrier; pieces of local memory "
+        "are stored, boxes where boxes of tensors bring operands; arg 1: in the memory of operands",
+        "a product on tensor cores with one store, of a tensor that it does not read and whose "
+        "strides are multiples of 16 bytes; with a producer, which fills the memory of operands "
+        "on, arg is 0",
+        "results leave in whole sectors of memory, where registers of a warp have halves of them; "
+        "boxes are on their way while the block goes on with its next tile",
+        "product of boxes",
+        "TC(r2,13) STAGE(r2,4,local) PIPELINE(r2,2,producer) STAGE(0,0,out)",
     ),
     "PREFETCH": OptDoc(
         "loads of a step of the axis -> loads that also ask for what comes arg steps later",

@@ -19,6 +19,7 @@ from aster_ml.codegen.cpu.tails import choose_last_steps
 from aster_ml.codegen.decompose.ops import decompose_kernel
 from aster_ml.codegen.given_opts import as_simd, check_opt
 from aster_ml.codegen.gpu.chained_products import attend_in_order
+from aster_ml.codegen.gpu.result_boxes import drain_boxes
 from aster_ml.codegen.gpu.shared_memory import build_blocks
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.indices import lower_addresses
@@ -148,6 +149,11 @@ def has_producer(kernel: Kernel, target: Target) -> bool:
 def multiplies_ahead(kernel: Kernel, target: Target) -> bool:
     """Kernels with it, of attention whose powers wait for the next tile."""
     return kernel.roles.has_producer and kernel.roles.multiplies_ahead
+
+
+def leaves_by_boxes(kernel: Kernel, target: Target) -> bool:
+    """Kernels with the Opt STAGE out."""
+    return kernel.roles.leaves is not None
 
 
 KERNEL = "kernel"
@@ -280,6 +286,10 @@ ON_LINEAR = (
     Pass(
         "multiply ahead", multiply_ahead, applies=multiplies_ahead, needed=True,
         why="as copies ahead",
+    ),
+    Pass(
+        "drain boxes", drain_boxes, applies=leaves_by_boxes, needed=True,
+        why="once it is known who has which role, and which loops are around results",
     ),
     Pass(
         "check scratch", check_scratch, applies=on_cpu, needed=True,

@@ -32,7 +32,7 @@ from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.target.copies import BARRIERS, BARRIERS_NBYTES, BOXES, Copies
 from aster_ml.uop.graph import toposort
-from aster_ml.uop.linear import Linear
+from aster_ml.uop.linear import Linear, shared_nbytes
 from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import AxisType, Ops, StoreArg
 from aster_ml.uop.ranges import size_of
@@ -125,13 +125,7 @@ class PipelinedCopies:
         )
         self.stages = stages = self.stages if self.go_on else 2
         self.memories = {memory_of(u): larger(memory_of(u), stages) for u in stores}
-        taken = sum(
-            [
-                self.memories.get(u, u).arg.size * u.dtype.itemsize
-                for u in linear.uops
-                if u.op is Ops.DEFINE_LOCAL and not u.arg.private
-            ]
-        )
+        taken = shared_nbytes([self.memories.get(u, u) for u in linear.uops])
         if self.copies.ends == BARRIERS:
             taken += BARRIERS_NBYTES
         if taken > target.local_bytes:

@@ -76,6 +76,8 @@ class Roles:
     looping_blocks: int = 0
     # The axis of blocks along which neighbours are a cluster, and how many of them.
     cluster: tuple[int, int] | None = None
+    # Whether results lie in the memory of operands before they are stored, or in their own.
+    leaves: bool | None = None
     # The axis whose steps prefetch the block that the next step reads.
     prefetched: int | None = None
     # How many factors of a product go in one word of a panel; 0 without panels of words.
@@ -111,7 +113,7 @@ class Roles:
             frozenset(self.early.items()), frozenset(self.twice.items()),
             self.unpacked, self.fragments, self.pipelined,
             self.has_producer, self.chained, self.tile_rows, self.looping_blocks,
-            self.cluster,
+            self.cluster, self.leaves,
         )  # fmt: skip
 
     def copy(self) -> Roles:

@@ -36,7 +36,7 @@ ONCE = frozenset(
     {
         "THREAD", "VECTOR", "KBLOCK output", "KBLOCK row", "NONTEMPORAL", "PIPELINE stores",
         "PIPELINE folds", "PIPELINE copies", "PIPELINE producer", "BLOCKS order",
-        "BLOCKS loop", "BLOCKS cluster", "STAGE local", "TC",
+        "BLOCKS loop", "BLOCKS cluster", "STAGE local", "STAGE out", "TC",
     }
 )  # fmt: skip
 # Nodes times lanes of a loop body, past which compiling takes long and registers overflow.

@@ -57,11 +57,11 @@ from aster_ml.watch import WATCHERS
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 (
     ACCUMULATE, ADD, PREFETCH, BARRIER, BOX, COMMIT, CONST, DEFINE_REG, DOT, END, LDMATRIX, LOAD,
-    MAX, MMA, MUL, RANGE, REDUCE, SHUFFLE, STORE, WAIT, WHERE,
+    MAX, MMA, MUL, RANGE, REDUCE, SHUFFLE, STMATRIX, STORE, STORE_BOX, WAIT, WHERE,
 ) = (
     Ops.ACCUMULATE, Ops.ADD, Ops.PREFETCH, Ops.BARRIER, Ops.BOX, Ops.COMMIT, Ops.CONST,
     Ops.DEFINE_REG, Ops.DOT, Ops.END, Ops.LDMATRIX, Ops.LOAD, Ops.MAX, Ops.MMA, Ops.MUL, Ops.RANGE,
-    Ops.REDUCE, Ops.SHUFFLE, Ops.STORE, Ops.WAIT, Ops.WHERE,
+    Ops.REDUCE, Ops.SHUFFLE, Ops.STMATRIX, Ops.STORE, Ops.STORE_BOX, Ops.WAIT, Ops.WHERE,
 )  # fmt: skip
 # What names a stage of local memory.
 OF_STAGES = frozenset({Ops.COMMIT, Ops.WAIT, Ops.ACQUIRE, Ops.RELEASE})
@@ -235,9 +235,12 @@ class KernelWriter(AccessWriter):
             c.inputs = [self.read(c, u.src[0]), self.read(c, u.src[1], reg.width)]
         elif op is SHUFFLE:
             c.inputs = [self.read(c, u.src[0])]
-        elif op is BOX:
+        elif op is BOX or op is STORE_BOX:
             self.classify_access(c)
             c.inputs += [self.read(c, s) for s in u.src[2:]]
+        elif op is STMATRIX:
+            self.classify_access(c)
+            c.inputs.append(self.read(c, u.src[1]))
         elif op in OF_STAGES:
             c.inputs = [self.read(c, s) for s in u.src]
         elif op is MMA:
@@ -578,15 +581,39 @@ class KernelWriter(AccessWriter):
         places = [self.text(self.need(d, 0), d.dtype, 1) for d, _ in c.inputs[-len(c.u.src) + 2 :]]
         self.copy_box(c.u, self.address(c, base, offset), places[: len(c.u.arg.sizes)])
 
+    def write_store_box(self, c: Cell) -> None:
+        """STORE_BOX: what is copied, where from, and the place of the box in its tensor."""
+        base, offset, _ = self.operands_of_access(c, 0)
+        places = [self.text(self.need(d, 0), d.dtype, 1) for d, _ in c.inputs[-len(c.u.src) + 2 :]]
+        self.store_box(c.u, self.address(c, base, offset), places)
+
+    def write_stored_matrices(self, c: Cell) -> None:
+        """STMATRIX: words of all matrices at once, each of elements that are several instances."""
+        own = c.u.src[2:]
+        words, matrices = own[: c.u.arg.word], own[c.u.arg.word :]
+        source, m = c.inputs[-1]
+        self.complete_readers(c.place)
+        for outer in places([r for r in reversed(c.lanes) if r not in own]):
+            found = []
+            for matrix in places(matrices):
+                of = [instance_at(c, outer | matrix | word) for word in places(words)]
+                values = [self.need(source, k if m is None else m[k]) for k in of]
+                found.append([self.text(value, source.dtype, 1) for value in values])
+            base, offset, _ = self.operands_of_access(c, of[0])
+            self.store_matrices(found, self.address(c, base, offset), c.u.arg.transposed)
+
     def write_settle(self, c: Cell) -> None:
         """SETTLE: how many products may be left."""
         self.settle(c.u.arg)
 
     def write_role(self, c: Cell) -> None:
-        """ROLE: how many more work-items one of which does what follows, and their registers."""
-        # What stands before is for all of them.
-        for d in list(self.pending):
+        """ROLE: how many more work-items one of which does what follows, and their registers.
+
+        What is computed before stands where all roles see it, and what a role has, others do not.
+        """
+        for d in list(self.pending) if c.u.arg.items else ():
             self.complete(d)
+        self.pending.clear()
         self.take_role(*c.u.arg)
 
     def write_acquire(self, c: Cell) -> None:
@@ -624,6 +651,10 @@ STEPS: dict[Ops, Callable[[KernelWriter, Cell], None]] = {
     Ops.COMMIT: KernelWriter.write_commit,
     Ops.WAIT: KernelWriter.write_wait,
     Ops.BOX: KernelWriter.write_box,
+    Ops.STORE_BOX: KernelWriter.write_store_box,
+    Ops.STMATRIX: KernelWriter.write_stored_matrices,
+    Ops.FENCE: lambda w, c: w.fence(),
+    Ops.DRAIN: lambda w, c: w.drain(),
     Ops.SETTLE: KernelWriter.write_settle,
     Ops.ROLE: KernelWriter.write_role,
     Ops.ACQUIRE: KernelWriter.write_acquire,

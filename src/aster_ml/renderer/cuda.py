@@ -62,8 +62,10 @@ class CudaWriter(BoxWriter):
     def prologue(self) -> None:
         """Names the arguments, and sees whether shared memory is asked for by the launch."""
         super().prologue()
-        large = takes(self.linear) > STATIC_NBYTES or self.stages
-        self.dynamic: int | None = 0 if large else None
+        over = any([u.op is Ops.DEFINE_LOCAL and u.arg.over for u in self.linear.uops])
+        large = takes(self.linear) > STATIC_NBYTES or self.stages or over
+        self.starts: dict[str, int] = {}
+        self.dynamic: int | None = self.laid_out() if large else None
 
     def finish(self) -> str:
         """Helpers, the kernel."""
@@ -124,7 +126,10 @@ class CudaWriter(BoxWriter):
         return f"{'blockIdx' if kind is AxisType.GLOBAL else 'threadIdx'}.{'xyz'[dim]}"
 
     def barrier(self) -> None:
-        """What the block shares is as written from here on."""
+        """What the block shares is as written from here on, for those who have this role."""
+        if self.more and self.is_other:
+            self.write(f"{self.bring('aster_sync')}<{self.first}>();")
+            return
         self.write("__syncthreads();")
 
     @property
@@ -187,6 +192,13 @@ class CudaWriter(BoxWriter):
         name = self.bring("aster_ldmatrix_trans" if transposed else "aster_ldmatrix")
         self.write(f"{name}({', '.join([*words, self.place(at, at.place.dtype)])});")
 
+    def store_matrices(self, words: list[list[str]], at: Address, transposed: bool) -> None:
+        """`aster_stmatrix(local2 + t5, aster_word(v3, v4), ...);`"""
+        name = self.bring("aster_stmatrix_trans" if transposed else "aster_stmatrix")
+        word = self.bring("aster_word")
+        parts = [f"{word}({', '.join(elements)})" for elements in words]
+        self.write(f"{name}({', '.join([self.place(at, at.place.dtype), *parts])});")
+
     def special_float(self, value: float, dtype: DType) -> str:
         """Infinity or NaN, by their bits: there are no names for them without a header."""
         double = dtype is dtypes.float64
@@ -204,11 +216,25 @@ class CudaWriter(BoxWriter):
         if self.dynamic is None:
             return f"  __shared__ __align__(16) {kind} {name}[{size}];"
         self.bring("aster_shared")
+        return f"  {kind} *{name} = ({kind} *)(aster_shared + {self.starts[name]});"
+
+    def laid_out(self) -> int:
+        """Says where each shared array begins; how many bytes all of them take.
+
+        Those that lie over others begin where these do, which follow one another.
+        """
         aligned = GROUP_NBYTES if self.stages else SHARED_ALIGNMENT
-        start = self.dynamic
-        whole = -(-size * dtype.itemsize // aligned) * aligned
-        self.dynamic = start + whole
-        return f"  {kind} *{name} = ({kind} *)(aster_shared + {start});"
+        arrays = [u for u in self.linear.uops if u.op is Ops.DEFINE_LOCAL and not u.arg.private]
+        under = [i for u in arrays for i in u.arg.over]
+        order = {i: n for n, i in enumerate(under)}
+        arrays.sort(key=lambda u: (bool(u.arg.over), order.get(u.arg.id, len(order))))
+        end = 0
+        for u in arrays:
+            start = self.starts[f"local{u.arg.over[0]}"] if u.arg.over else end
+            self.starts[f"local{u.arg.id}"] = start
+            nbytes = u.arg.size * u.dtype.itemsize
+            end = max(end, start + -(-nbytes // aligned) * aligned)
+        return end
 
     def built_in(self, name: str, dtype: DType) -> str:
         """`exp2f`."""

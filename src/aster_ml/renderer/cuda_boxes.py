@@ -47,6 +47,8 @@ class BoxWriter(GpuCppWriter):
         # The thread that begins copies, and how many there are beside those that multiply.
         self.first = "0"
         self.more = 0
+        # Whether what is written is done by those that multiply alone.
+        self.is_other = False
 
     def notes(self) -> list[str]:
         """The tensors; and that numbers are made narrow one by one.
@@ -107,16 +109,39 @@ class BoxWriter(GpuCppWriter):
 
     def copy_box(self, box: UOp, to: Address, places: list[str]) -> None:
         """`aster_copy_box(local0 + t5, &tensor0, &full[t3], t4 + (int)tensor0.before, t6);`"""
-        param, dtype = box.src[1], box.src[1].dtype
-        *form, blocks = box.arg
-        tensor = TensorMap(self.linear.params.index(param), dtype.name, *form)
-        name = self.tensors.setdefault(tensor, f"tensor{len(self.tensors)}")
+        dtype, blocks = box.src[1].dtype, box.arg.blocks
+        tensor, name = self.tensor_of(box)
         call = self.bring("aster_copy_box" if blocks == 1 else "aster_share_box")
         call += "" if blocks == 1 else f"<{(1 << blocks) - 1}>"
         first = f"(int){name}.before + {places[0]}"
         where = ", ".join([first, *places[1:]])
         self.copies.append(f"{call}({self.place(to, dtype)}, &{name}, &full[STAGE], {where});")
         self.nbytes += int(prod(tensor.box)) * dtype.itemsize * blocks
+
+    def tensor_of(self, box: UOp) -> tuple[TensorMap, str]:
+        """The tensor of a box, and its name."""
+        param = box.src[1]
+        form = box.arg[: len(TensorMap._fields) - 2]
+        tensor = TensorMap(self.linear.params.index(param), param.dtype.name, *form)
+        return tensor, self.tensors.setdefault(tensor, f"tensor{len(self.tensors)}")
+
+    def store_box(self, box: UOp, source: Address, places: list[str]) -> None:
+        """`if (threadIdx.x == 0) aster_store_box(&tensor2, local2, t4, t6);`"""
+        tensor, name = self.tensor_of(box)
+        count = len(tensor.box)
+        gate = "".join([f" && {gate}" for gate in places[count:]])
+        where = ", ".join([f"(int){name}.before + {places[0]}", *places[1:count]])
+        call = self.bring("aster_store_box")
+        place = self.place(source, source.place.dtype)
+        self.write(f"if (threadIdx.x == 0{gate}) {call}(&{name}, {place}, {where});")
+
+    def fence(self) -> None:
+        """`aster_fence();`"""
+        self.write(f"{self.bring('aster_fence')}();")
+
+    def drain(self) -> None:
+        """`if (threadIdx.x == 0) aster_drain();`: the thread that has begun to store."""
+        self.write(f"if (threadIdx.x == 0) {self.bring('aster_drain')}();")
 
     def begin_boxes(self, stage: str, gate: str | None = None) -> None:
         """Says how many bytes are on their way, and begins their copies."""
@@ -137,6 +162,7 @@ class BoxWriter(GpuCppWriter):
             self.have_registers("fewer", registers)
             self.write(f"if (threadIdx.x > {self.first}) return;")
             return
+        self.is_other = True
         self.write("return;")
         self.indent -= 1
         self.write("}")

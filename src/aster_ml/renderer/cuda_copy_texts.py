@@ -84,10 +84,29 @@ def ldmatrix(name: str, word: str) -> str:
     return "\n".join(["#ifndef ASTER_ON_CPU", *bodies, "#endif"])
 
 
+def stmatrix(name: str, word: str) -> str:
+    """Stores of one, two or four matrices, of which each thread names a row."""
+    bodies = []
+    for count in (1, 2, 4):
+        words = [f"w{i}" for i in range(count)]
+        params = ", ".join([f"unsigned int {w}" for w in words])
+        places = ", ".join([f"%{i + 1}" for i in range(count)])
+        inputs = ", ".join([f'"r"({w})' for w in words])
+        bodies.append(
+            f"FN void {name}(void *to, {params}) {{\n"
+            f"  unsigned int at = (unsigned int)__cvta_generic_to_shared(to);\n"
+            f'  asm volatile("stmatrix.sync.aligned.m8n8.x{count}{word}.shared.b16 '
+            f'[%0], {{{places}}};"\n      :: "r"(at), {inputs} : "memory");\n}}'
+        )
+    return "\n".join(["#ifndef ASTER_ON_CPU", *bodies, "#endif"])
+
+
 TEXTS = {
     "aster_word": WORD,
     "aster_ldmatrix": ldmatrix("aster_ldmatrix", ""),
     "aster_ldmatrix_trans": ldmatrix("aster_ldmatrix_trans", ".trans"),
+    "aster_stmatrix": stmatrix("aster_stmatrix", ""),
+    "aster_stmatrix_trans": stmatrix("aster_stmatrix_trans", ".trans"),
     "aster_copy_piece": PIECE,
     "aster_copy": COPY,
     "aster_commit": COMMIT,

@@ -9,7 +9,7 @@ that say where an operand begins and how far apart its parts are. Operand A may 
 that each thread has of it ("r").
 
 Source: PTX ISA 8.7, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor copy", "mbarrier",
-"setmaxnreg", "barrier.cluster", "mapa".
+"setmaxnreg", "barrier.cluster", "mapa", "fence.proxy", "cp.async.bulk.wait_group".
 """
 
 from __future__ import annotations
@@ -76,6 +76,28 @@ def boxes(dims: int, shared: bool = False) -> str:
 }}"""
 
 
+def stores(dims: int) -> str:
+    """The function that stores a box of a tensor, each of which is a group of copies."""
+    params = ", ".join([f"int x{i}" for i in range(dims)])
+    places = ", ".join([f"%{i + 2}" for i in range(dims)])
+    inputs = ", ".join([f'"r"(x{i})' for i in range(dims)])
+    return f"""\
+FN void aster_store_box(const aster_tensor *to, const void *from, {params}) {{
+  asm volatile("cp.async.bulk.tensor.{dims}d.global.shared::cta.tile.bulk_group "
+      "[%0, {{{places}}}], [%1];"
+      :: "l"(to), "r"(aster_shared_address(from)), {inputs} : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}}"""
+
+
+# What threads have written to shared memory is seen by copies of boxes behind a barrier; all boxes
+# that this thread has begun to store have been read; a barrier of the first N threads.
+FENCE = 'FN void aster_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }'
+DRAIN = 'FN void aster_drain() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }'
+SYNC = """\
+template <int N> FN void aster_sync() {
+  asm volatile("bar.sync 1, %0;" :: "n"(N) : "memory");
+}"""
 BARRIERS = """\
 // Barriers that count arrivals, and bytes that are on their way.
 FN void aster_barrier_init(unsigned long long *barrier, int count) {
@@ -175,6 +197,10 @@ WGMMA_TEXTS = {
     "aster_copy_box": only_on_device("\n".join([boxes(dims) for dims in range(2, 6)])),
     "aster_share_box": only_on_device("\n".join([boxes(dims, True) for dims in range(2, 6)])),
     "aster_cluster": only_on_device(CLUSTER),
+    "aster_store_box": only_on_device("\n".join([stores(dims) for dims in range(2, 6)])),
+    "aster_fence": only_on_device(FENCE),
+    "aster_drain": only_on_device(DRAIN),
+    "aster_sync": only_on_device(SYNC),
 }
 WGMMA_NEEDS = {
     "aster_barriers": ("aster_shared_address",),
@@ -182,4 +208,5 @@ WGMMA_NEEDS = {
     "aster_copy_box": ("aster_barriers", "aster_tensor"),
     "aster_share_box": ("aster_barriers", "aster_tensor"),
     "aster_cluster": ("aster_shared_address",),
+    "aster_store_box": ("aster_shared_address", "aster_tensor"),
 }

@@ -19,7 +19,7 @@ from aster_ml.renderer.cstyle import BIT_DTYPES, MaskedByElement
 from aster_ml.renderer.cstyle_rules import bare
 from aster_ml.renderer.divisors import Divisors
 from aster_ml.renderer.lanes import size_of
-from aster_ml.uop.linear import Linear
+from aster_ml.uop.linear import Linear, shared_nbytes
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 
@@ -159,7 +159,7 @@ class GpuCppWriter(MaskedByElement):
 
         So are the results of a tensor core, of which a thread has neighbours.
         """
-        if c.width > 1 or c.place is None or c.place.op is not Ops.PARAM or c.value is None:
+        if c.width > 1 or c.place is None or c.value is None or not is_tile(c.place):
             return super().store_groups(c)
         dtype = c.value[0].dtype
         groups: list[list[int]] = []
@@ -346,7 +346,11 @@ class GpuCppWriter(MaskedByElement):
         """The name of a function of the math library on float32 or float64."""
 
 
+def is_tile(place: UOp) -> bool:
+    """Whether neighbours are stored together: in buffers, and in tiles of pieces in an order."""
+    return place.op is Ops.PARAM or (place.op is Ops.DEFINE_LOCAL and place.arg.xor is not None)
+
+
 def takes(linear: Linear) -> int:
     """Bytes of memory that the work-items of a block share."""
-    arrays = [u for u in linear.uops if u.op is Ops.DEFINE_LOCAL and not u.arg.private]
-    return sum([u.arg.size * u.dtype.itemsize for u in arrays])
+    return shared_nbytes(linear.uops)

@@ -171,6 +171,22 @@ class Language(abc.ABC):
         """Products but the last ones are in their accumulators."""
         raise InternalError(f"renderer: {type(self).__name__} has no products beside other work")
 
+    def store_matrices(self, words: list[list[str]], at: Address, transposed: bool) -> None:
+        """Stores words of matrices, each of these elements, that a warp has together."""
+        raise InternalError(f"renderer: {type(self).__name__} stores no matrices")
+
+    def store_box(self, box: UOp, source: Address, places: list[str]) -> None:
+        """Begins to store a box of a tensor, once for the block; behind its places is a gate."""
+        raise InternalError(f"renderer: {type(self).__name__} has no boxes of tensors")
+
+    def fence(self) -> None:
+        """What was stored in local memory is there for boxes."""
+        raise InternalError(f"renderer: {type(self).__name__} has no boxes of tensors")
+
+    def drain(self) -> None:
+        """All boxes that were stored have been read from local memory."""
+        raise InternalError(f"renderer: {type(self).__name__} has no boxes of tensors")
+
     def words_of(self, core: str, elements: list[str]) -> list[str]:
         """The elements of an operand as the language's product takes them."""
         return elements

@@ -23,11 +23,13 @@ from aster_ml.runtime.interpreter_base import (
     Together,
     Until,
     Values,
+    is_shared_place,
     lanes_of,
     new_scratch,
     positions,
     read_element,
     read_word,
+    shared_scratch,
     strip_after,
     write_element,
 )
@@ -44,7 +46,18 @@ from aster_ml.runtime.interpreter_stages import (
     poison_of,
     sums_of,
 )
-from aster_ml.runtime.interpreter_warps import compile_matrices, compile_product, compile_shuffle
+from aster_ml.runtime.interpreter_store_boxes import (
+    compile_drain,
+    compile_fence,
+    compile_store_box,
+    write_boxes,
+)
+from aster_ml.runtime.interpreter_warps import (
+    compile_matrices,
+    compile_product,
+    compile_shuffle,
+    compile_stored_matrices,
+)
 from aster_ml.uop.evaluate import evaluate
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
@@ -157,6 +170,8 @@ class Interpreter(Compiling):
             self.run_blocks([(item, self.run_item(item)) for items in runs for item in items])
             for items in runs:
                 check_all_done(self.linear.name, items)
+            for block in blocks:
+                write_boxes(self.linear.name, block)
 
     def items_of(
         self, place: tuple[int, ...], inner: list[int], values: Values, arrays: Sequence[Any],
@@ -165,7 +180,7 @@ class Interpreter(Compiling):
         """The work-items of the block with these numbers."""
         numbers = list(itertools.product(*[range(n) for n in inner]))
         block = Block(len(numbers))
-        block.memory = {u: new_scratch(u) for u in self.scratch if not u.arg.private}
+        block.memory = shared_scratch([u for u in self.scratch if not u.arg.private])
         items: list[Item] = []
         if self.has_roles:
             # One for all that have a role of their own: they do the same.
@@ -194,16 +209,21 @@ class Interpreter(Compiling):
         while waiting:
             for block in blocks:
                 block.moved = False
+            # Now the first one runs first, now the last: nobody may rely on either.
+            waiting = waiting[::-1]
             stops |= {item: next(run, None) for item, run in waiting}
             looking = [(item, run) for item, run in waiting if stops[item] == LOOKING]
-            moved = any([block.moved for block in blocks])
-            if looking and len(looking) == len(waiting) and not moved:
+            # The others are at a barrier, or have ended.
+            if looking and any([block.moved for block in blocks]):
+                waiting = looking
+                continue
+            met = self.met(runs, stops)
+            waiting = met + looking
+            if looking and not met:
                 raise InternalError(
                     f"{self.linear.name}: {len(looking)} of {len(runs)} work-items of a block "
                     "wait for what nobody does"
                 )
-            # The others are at a barrier, or have ended.
-            waiting = looking or self.met(runs, stops)
 
     def met(
         self, runs: list[tuple[Item, Generator[int]]], stops: dict[Item, int | None]
@@ -212,14 +232,22 @@ class Interpreter(Compiling):
 
         Raises: InternalError where they have not.
         """
-        waiting = [(item, run) for item, run in runs if stops[item] is not None]
-        together = {stops[item] for item, _ in runs if not item.is_more}
-        if len(together) > 1:
-            raise InternalError(
-                f"{self.linear.name}: {len(waiting)} of {len(runs)} work-items "
-                "of a block wait at a barrier that the others never reach"
-            )
-        return waiting
+        found = []
+        for block in runs[0][0].block.cluster:
+            own = [(item, run) for item, run in runs if item.block is block]
+            together = {stops[item] for item, _ in own if not item.is_more}
+            waiting = [x for x in own if stops[x[0]] is not None and stops[x[0]] != LOOKING]
+            if LOOKING in together:
+                continue
+            if len(together) > 1:
+                raise InternalError(
+                    f"{self.linear.name}: {len(waiting)} of {len(own)} work-items "
+                    "of a block wait at a barrier that the others never reach"
+                )
+            if any([s is not None and self.steps[s].__class__ is Barrier for s in together]):
+                block.fenced.clear()
+            found += waiting
+        return found
 
     def run_item(self, item: Item) -> Generator[int]:
         """One work-item; stops at each barrier, and says at which."""
@@ -394,10 +422,13 @@ class Interpreter(Compiling):
         later = u.arg is not None and u.arg.later
         poison = poison_of(u.src[1].dtype)
         where = f"{self.linear.name}: {describe_access(u)}"
+        is_shared = is_shared_place(u.src[0])
 
         def step(item: Item) -> None:
             array, elements = locate(item)
             values = item.values[value]
+            if is_shared:
+                item.block.unfenced.add(item.number)
             for i, row, gate_row in zip(elements, rows, gate_rows, strict=True):
                 if gate < 0 or item.values[gate][gate_row]:
                     if later:
@@ -483,6 +514,10 @@ COMPILERS: dict[Ops, Callable[[Interpreter, UOp], Step | Together | Until]] = {
     Ops.SETTLE: compile_settle,
     Ops.ACQUIRE: compile_acquire,
     Ops.RELEASE: compile_release,
+    Ops.STMATRIX: compile_stored_matrices,
+    Ops.STORE_BOX: compile_store_box,
+    Ops.FENCE: compile_fence,
+    Ops.DRAIN: compile_drain,
 }
 
 

@@ -27,7 +27,10 @@ Step = Callable[["Item"], None]
 class Block:
     """What the work-items of a block have in common."""
 
-    __slots__ = ("board", "cluster", "items", "memory", "moved", "rank", "stages")
+    __slots__ = (
+        "board", "boxes", "cluster", "fenced", "items", "memory", "moved", "rank", "stages",
+        "unfenced",
+    )  # fmt: skip
 
     def __init__(self, items: int) -> None:
         self.items = items
@@ -40,6 +43,11 @@ class Block:
         self.board: dict[int, Any] = {}
         # What copies and work-items did to each stage of local memory.
         self.stages: dict[int, Any] = {}
+        # Boxes that are stored, of which some are read; who has stored without a FENCE behind it,
+        # and who has a FENCE but no BARRIER behind that.
+        self.boxes: list[Any] = []
+        self.unfenced: set[int] = set()
+        self.fenced: set[int] = set()
         # Whether one that waited has gone on.
         self.moved = False
 
@@ -120,6 +128,12 @@ def strip_after(u: UOp) -> UOp:
     return u
 
 
+def is_shared_place(index: UOp) -> bool:
+    """Whether an INDEX is one of memory that a block shares."""
+    memory = strip_after(strip_after(index).src[0])
+    return memory.op is Ops.DEFINE_LOCAL and not memory.arg.private
+
+
 def read_element(array: Any, dtype: DType, where: str, i: int) -> Any:
     """Element `i` as a Python number. Raises: InternalError outside of the buffer."""
     if not 0 <= i < len(array):
@@ -155,6 +169,25 @@ def new_scratch(u: UOp) -> Any:
     array = np.empty(u.arg.size, dtype=to_numpy_dtype(u.dtype))
     array.view(np.uint8).fill(0xFF if u.dtype.kind == "float" else 0xA5)
     return array
+
+
+def shared_scratch(arrays: Sequence[UOp]) -> dict[UOp, Any]:
+    """The memory of a block; arrays that lie over others are the same bytes."""
+    by_id = {u.arg.id: u for u in arrays}
+    found = {}
+    for u in arrays:
+        if u.arg.over:
+            below = [by_id[i] for i in u.arg.over]
+            room = np.concatenate([new_scratch(x).view(np.uint8) for x in below])
+            own = new_scratch(u).view(np.uint8)
+            room = np.concatenate([room, own[len(room) :]])
+            found[u] = room[: len(own)].view(to_numpy_dtype(u.dtype))
+            start = 0
+            for x in below:
+                nbytes = x.arg.size * x.dtype.itemsize
+                found[x] = room[start : start + nbytes].view(to_numpy_dtype(x.dtype))
+                start += nbytes
+    return {u: found[u] if u in found else new_scratch(u) for u in arrays}
 
 
 class Compiling:

@@ -15,9 +15,11 @@ from aster_ml.runtime.interpreter_base import (
     Item,
     Together,
     instance,
+    lanes_of,
     positions,
     read_element,
     register_of,
+    write_element,
 )
 from aster_ml.target.tensor_cores import TENSOR_CORES
 from aster_ml.uop.node import UOp
@@ -58,6 +60,31 @@ def compile_matrices(program: Compiling, u: UOp) -> Together:
             array, elements = item.block.board[first + 8 * matrix + row]
             values.append(read_element(array, u.dtype, where, elements[group] + column))
         item.values[number] = values
+
+    return Together(locate, take)
+
+
+def compile_stored_matrices(program: Compiling, u: UOp) -> Together:
+    """STMATRIX: elements go to rows that eight work-items name for each matrix."""
+    lanes = tuple(sorted({*lanes_of(u), *u.src[2:]}, key=lambda r: r.arg.id))
+    words, matrices = u.src[2 : 2 + u.arg.word], u.src[2 + u.arg.word :]
+    outer = tuple([r for r in lanes if r not in u.src[2:]])
+    locate = program.compile_place(u.src[0], outer)
+    value, rows = program.reader(lanes, u.src[1])
+    where = f"{program.linear.name}: STMATRIX"
+    parts = [
+        (instance(outer, p), register_of(matrices, p), register_of(words, p), row)
+        for p, row in zip(positions(lanes), rows, strict=True)
+    ]
+
+    def take(item: Item) -> None:
+        first, lane = item.number // 32 * 32, item.number % 32
+        item.block.unfenced.add(item.number)
+        for group, matrix, part, number in parts:
+            column = lane % 4 * (1 << len(words)) + part
+            row, column = (column, lane // 4) if u.arg.transposed else (lane // 4, column)
+            array, elements = item.block.board[first + 8 * matrix + row]
+            write_element(array, where, elements[group] + column, item.values[value][number])
 
     return Together(locate, take)
 

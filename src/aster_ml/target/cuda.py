@@ -42,7 +42,7 @@ TURING = ("shuffle", "ldmatrix")
 AMPERE = (*TURING, "cp_async")
 # Products of fp8 are instructions; other cards make some of float16 of them.
 ADA = (*AMPERE, "mma_fp8")
-HOPPER = (*AMPERE, "tma")
+HOPPER = (*AMPERE, "tma", "stmatrix")
 CARDS = {
     "sm_75": Card(40, 64 << 10, 4 << 20, TURING),
     "sm_80": Card(108, 163 << 10, 40 << 20, AMPERE),

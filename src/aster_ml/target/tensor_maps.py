@@ -17,6 +17,8 @@ LINE = re.compile(
 )
 # Addresses and strides are multiples of so many bytes, rows of a box have as many at most.
 ALIGNMENT, ROW_NBYTES = 16, 128
+# The dtypes of tensors; numbers of 8 bits are copied as integers.
+DTYPES = ("float16", "bfloat16", "float32", "uint8")
 # Sizes of a box, and dimensions.
 MOST_BOX, MOST_DIMS = 256, 5
 

@@ -23,18 +23,22 @@ Reading rules of the list (the specification of the linear stage):
 - A `BOX` is begun by a block, as one copy that comes later, and a MMA of operands in local memory
   is an ACCUMULATE that comes later: what it reads stays as it is, and nobody reads the accumulator,
   until a `SETTLE(n)` behind it that has no more than n of them between.
+- A `STORE_BOX` is begun by a block, as one copy of local memory that comes later. What it copies is
+  as it was there where each work-item has a `FENCE` behind its stores, and a BARRIER behind that.
+  It stays as it is until a BARRIER behind a `DRAIN`, and no list ends before a DRAIN.
 - `SHUFFLE(value)` is what `value` is for another work-item of the warp. All of a warp run it
   together, as they do MMA, which is a product of matrices that each has a part of: its instances
   over its own lanes are made of all instances of its operands over theirs, and no other lanes of it
   are folded. An ACCUMULATE of it adds the product to what an accumulator holds. Together, too, they
-  run LDMATRIX, whose instances over its lanes are what other work-items name the places of; MMA
-  alone reads it.
+  run LDMATRIX, whose instances over its lanes are what other work-items name the places of (MMA
+  alone reads it), and STMATRIX, which stores so.
 - `REDUCE(value, *lanes)` folds instances of `value` over these lanes.
 - No node has dtype index any more; sizes are numbers or expressions on variables.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from aster_ml.uop.node import UOp, sint
@@ -73,3 +77,13 @@ class Linear:
             elif u.op is Ops.END:
                 open_loops.pop()
         return total
+
+
+def shared_nbytes(uops: Iterable[UOp]) -> int:
+    """Bytes of the memory that work-items of a block share."""
+    arrays = {u.arg.id: u for u in uops if u.op is Ops.DEFINE_LOCAL and not u.arg.private}
+    sizes = {i: u.arg.size * u.dtype.itemsize for i, u in arrays.items()}
+    taken = 0
+    for i, u in arrays.items():
+        taken += max(0, sizes[i] - sum([sizes[x] for x in u.arg.over]))
+    return taken

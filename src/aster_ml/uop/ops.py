@@ -139,10 +139,14 @@ class Ops(IntEnum):
     ROLE = auto()
     ACQUIRE = auto()
     RELEASE = auto()
+    STORE_BOX = auto()
+    FENCE = auto()
+    DRAIN = auto()
     SINK = auto()
     # warps
     SHUFFLE = auto()
     LDMATRIX = auto()
+    STMATRIX = auto()
     MMA = auto()
 
     def __repr__(self) -> str:
@@ -307,12 +311,33 @@ OP_TABLE: dict[Ops, OpInfo] = {
         "What src[0] is for the work-item whose number differs in the bits of arg; all work-items "
         "of a warp run it together.",
     ),
+    Ops.STORE_BOX: OpInfo(
+        Group.CONTROL,
+        "A box of local memory from src[0], an INDEX, on is copied to the tensor in src[1], a "
+        "PARAM; behind them its place in each dimension, and a gate. A block begins it once, and "
+        "it comes later; what is outside of the tensor is left out (BoxArg).",
+    ),
+    Ops.FENCE: OpInfo(
+        Group.CONTROL,
+        "What a work-item has stored in local memory is there for boxes that are stored behind a "
+        "BARRIER behind it.",
+    ),
+    Ops.DRAIN: OpInfo(
+        Group.CONTROL,
+        "All boxes stored so far have been read from local memory; behind a BARRIER behind it, "
+        "that may change.",
+    ),
     Ops.LDMATRIX: OpInfo(
         Group.WARP,
         "Parts of matrices of 8 rows of 16 bytes in local memory: each work-item of a warp names a "
         "row by the INDEX src[0], and gets of each matrix a word of 32 bits. Lanes that follow: "
         "the bits of an element in its word, then those of a matrix (LdmatrixArg). All work-items "
         "of a warp run it together.",
+    ),
+    Ops.STMATRIX: OpInfo(
+        Group.WARP,
+        "The reverse of LDMATRIX: src[1] is stored, each word of it to the row that a work-item of "
+        "the warp names by the INDEX src[0]. Lanes that follow are those of LDMATRIX.",
     ),
     Ops.MMA: OpInfo(
         Group.WARP,
@@ -426,7 +451,9 @@ class MmaArg(NamedTuple):
 
 
 class BoxArg(NamedTuple):
-    """Of BOX: the tensor, in elements of the argument, and the box (`target/tensor_maps`).
+    """Of BOX and STORE_BOX: the tensor, in elements of the argument, and the box.
+
+    As `target/tensor_maps` has them.
 
     Where `blocks` is more than 1 a cluster has so many; the box goes to the same place of each of
     them, and each of them begins one such box.
@@ -450,7 +477,7 @@ class RoleArg(NamedTuple):
 
 
 class LdmatrixArg(NamedTuple):
-    """Of LDMATRIX: how many lanes are those of an element in a word of 32 bits.
+    """Of LDMATRIX and STMATRIX: how many lanes are those of an element in a word of 32 bits.
 
     A work-item gets of row i the words at i // 4; of matrices of 16 bits that are `transposed`, the
     elements at column i // 4 of two rows.
@@ -529,12 +556,14 @@ class ScratchArg(NamedTuple):
     A DEFINE_LOCAL is shared by a block, or each work-item has its own (`private`). With an `xor` of
     three numbers of bits (n, to, off) what has place x lies where n bits of x from bit `to` on are
     changed by those from bit `off` on, as lowered indices have it (`codegen/gpu/xor_layout`).
+    Memory that is `over` others, by id, begins where these do, which lie one behind the other.
     """
 
     id: int
     size: int = 1
     private: bool = False
     xor: tuple[int, int, int] | None = None
+    over: tuple[int, ...] = ()
 
 
 class CallArg(NamedTuple):

@@ -8,10 +8,12 @@ from collections import Counter
 import pytest
 
 from aster_ml import Context, Tensor, dtypes
+from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.passes import lower
 from aster_ml.renderer.cuda import CudaRenderer
 from aster_ml.runtime import cuda_compiler
 from aster_ml.target.cuda import cuda_target
+from aster_ml.target.tensor_cores import ROWS
 from tests.shim import devices
 from tests.unit.kernel_checks import kernel_of
 from tools.gpu_compile import compile_kernel
@@ -140,3 +142,41 @@ def test_attention_reads_matrices_that_are_copied_ahead(arch: str, d: int, keys:
     assert not re.findall(r"\bLDS(?:\.\w+)* R\d", text)
     # A reciprocal of each row, where results are as many as a head is wide: few of any path.
     assert 2 <= counts["MUFU.RCP"] <= 6
+
+
+# Of a product of 8192 of bfloat16: columns of a tile, dtype of results, stages, what copies ahead.
+LEAVING = [
+    (256, "bfloat16", 3, "producer"), (256, "bfloat16", 4, "copies"),
+    (256, "float32", 4, "copies"), (128, "float32", 4, "producer"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("columns", "result", "stages", "how"), LEAVING)
+def test_results_leave_by_boxes(columns: int, result: str, stages: int, how: str) -> None:
+    skip_without_tools()
+    a, b = (Tensor.empty(8192, 8192, dtype="bfloat16") for _ in range(2))
+    names = [row.name for row in ROWS]
+    number = names.index(f"cuda_wgmma_m64n{columns}k16_bfloat16")
+    opts = f"TC(r2,{number}) LOCAL(r0,2) STAGE(r2,4,local) PIPELINE(r2,{stages},{how}) "
+    if how == "producer":
+        opts += "BLOCKS(r0,16,order) BLOCKS(0,132,loop) STAGE(0,0,out)"
+    else:
+        opts += "STAGE(0,1,out)"
+    ast = kernel_of(a.matmul(b, dtype=dtypes.float32).cast(result))
+    card = cuda_target("sm_90a")
+    source = CudaRenderer(card).render(lower(ast, card, parse_opts(opts))[0])
+    # No product waits for another.
+    assert compile_kernel(source, "sm_90a").warned == ""
+    _, text = assembled(source, "sm_90a")
+    counts = Counter(re.findall(r"\b(?:HGMMA|UTMASTG|UTMALDG|STSM|STS|STG|FENCE)[.\w]*", text))
+    itemsize = 2 if result == "bfloat16" else 4
+    assert counts["UTMASTG.2D"] == columns * itemsize // 128
+    # Of 128 rows each of 256 threads has a half of its columns' pairs: 4 words at a time, or pairs.
+    if itemsize == 2:
+        assert counts["STSM.16.M88.4"] == columns // 16
+    else:
+        assert counts["STS.64"] == columns // 4
+    assert counts["FENCE.VIEW.ASYNC.S"] > 0
+    assert not any(name.startswith("STG") for name in counts)
+    assert counts[f"HGMMA.64x{columns}x16.F32.BF16"] == 4

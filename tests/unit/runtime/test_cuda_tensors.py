@@ -129,6 +129,32 @@ def test_what_is_no_cluster_is_refused(driver: cuda_stub.Stub) -> None:
     backend.allocator.free(handle, 16)
 
 
+def test_results_of_16_bits_are_boxes_too(driver: cuda_stub.Stub) -> None:
+    before = driver.calls(ENCODE)
+    a, b = numbers(5, 72, 136), numbers(6, 136, 72)
+    x, y = Tensor(a, device="CUDA").realize(), Tensor(b, device="CUDA").realize()
+    found = x.matmul(y, dtype=dtypes.float32).half().numpy()
+    np.testing.assert_array_equal(found, product(a, b).astype(np.float16))
+    assert driver.calls(ENCODE) == before + 3
+
+
+def test_recordings_store_boxes_of_other_results(driver: cuda_stub.Stub) -> None:
+    @TinyJit
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        return (x.matmul(y, dtype=dtypes.float32) + 1).half().realize()
+
+    y = numbers(7, 128, 64)
+    right = Tensor(y, device="CUDA").realize()
+    kept, wanted = [], []
+    for i in range(6):
+        a = numbers(20 + i, 64, 128)
+        # Whoever keeps a result has the next one in other memory.
+        kept.append(step(Tensor(a, device="CUDA").realize(), right))
+        wanted.append((product(a, y) + 1).astype(np.float16))
+    for found, right_one in zip(kept, wanted, strict=True):
+        np.testing.assert_array_equal(found.numpy(), right_one)
+
+
 def test_the_driver_may_refuse_one(driver: cuda_stub.Stub) -> None:
     a, b = numbers(0, 80, 136), numbers(1, 136, 80)
     x, y = Tensor(a, device="CUDA").realize(), Tensor(b, device="CUDA").realize()

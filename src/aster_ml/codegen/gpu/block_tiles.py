@@ -15,6 +15,8 @@ from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.costs import Plan
 from aster_ml.codegen.gpu.box_tiles import can_be_boxes
 from aster_ml.codegen.gpu.edges import fill_up, is_at_least
+from aster_ml.codegen.gpu.result_boxes import can_leave, fills_sectors
+from aster_ml.codegen.gpu.result_pieces import PIECE_NBYTES
 from aster_ml.codegen.gpu.tensor_cores import Product, product_of
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
@@ -77,6 +79,8 @@ GROUP_TILES = (
 MOST_STAGES = 4
 # Bytes that a processor has to have on their way, so that memory is busy; and most stages for it.
 ON_THEIR_WAY, MOST_SHORT = 48 << 10, 8
+# So many are left where results have memory of their own.
+LEAST_STAGES = 3
 # What one multiplication and addition of float32 takes is 1: what it takes on a tensor core, to
 # read four bytes of local memory, and of other memory, which mostly comes from the second level.
 ON_CORE, LOCAL_READ, FAR_READ = 1 / 16, 2.0, 20.0
@@ -172,6 +176,8 @@ def use_boxes(plan: Plan, depth: UOp, best: Choice) -> None:
     kernel, target = plan.kernel, plan.target
     core, found, sides = ROWS[best.number], best.product, best.tile.sides(best.unit)
     strip = ROW_NBYTES // found.a.dtype.itemsize
+    itemsize = kernel.stores[0].src[1].dtype.itemsize
+    leaves = not fills_sectors(itemsize) and can_leave(kernel, (found.m, found.n))
     for r, n in ((found.m, sides[0]), (found.n, sides[1]), (depth, strip)):
         fill_up(kernel, r, n)
     apply(kernel, Opt(OptOps.TC, axis_name(depth), best.number))
@@ -180,12 +186,21 @@ def use_boxes(plan: Plan, depth: UOp, best: Choice) -> None:
         if n > 1:
             apply(kernel, Opt(op, axis, n))
     apply(kernel, Opt(OptOps.STAGE, axis_name(depth), strip // core.size("k"), how="local"))
-    stages = min(MOST_STAGES, ceildiv(size_of(depth), strip), stages_in(sides, target))
+    most = min(MOST_STAGES, ceildiv(size_of(depth), strip))
+    stages = min(most, stages_in(sides, target))
     if BOXES < 2:
         apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="copies"))
+        # Nothing is copied any more by then.
+        if leaves and prod(sides) * itemsize <= target.local_bytes:
+            apply(kernel, Opt(OptOps.STAGE, arg=1, how="out"))
         return
+    beside = min(most, stages_in(sides, target, prod(sides) * itemsize))
+    leaves = leaves and beside >= min(most, LEAST_STAGES)
+    stages = beside if leaves else stages
     apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="producer"))
     loop_blocks(kernel, (axis, axis_name(found.n)), sides, target.units)
+    if leaves:
+        apply(kernel, Opt(OptOps.STAGE, arg=0, how="out"))
 
 
 def loop_blocks(kernel: Kernel, axes: tuple[str, str], sides: tuple[int, int], units: int) -> None:
@@ -223,9 +238,9 @@ def pair_of_blocks(
     return None
 
 
-def stages_in(sides: tuple[int, int], target: Target) -> int:
-    """For how many strips of both operands a block has room, beside their barriers."""
-    return (target.local_bytes - ROW_NBYTES) // (sum(sides) * ROW_NBYTES)
+def stages_in(sides: tuple[int, int], target: Target, beside: int = 0) -> int:
+    """For how many strips of both operands a block has room, beside their barriers and more."""
+    return (target.local_bytes - ROW_NBYTES - beside) // (sum(sides) * ROW_NBYTES)
 
 
 def has_room(choice: Choice, target: Target, depth: UOp) -> bool:
@@ -291,6 +306,8 @@ def use_core(plan: Plan, depth: UOp, rank: int = 0) -> bool:
         choices = [(t, fewer) for fewer in range(MOST_STAGES - 1) for t in by_price(plan, *given)]
         tile, fewer = choices[min(rank, len(choices) - 1)]
         sides = tile.sides(unit)
+        stored = kernel.stores[0].src[1].dtype.itemsize
+        leaves = not fills_sectors(stored) and can_leave(kernel, axes)
         for r, n in ((axes[0], sides[0]), (axes[1], sides[1]), (depth, k * tile.strip)):
             fill_up(kernel, r, n)
         apply(kernel, Opt(OptOps.TC, axis_name(depth), number))
@@ -305,6 +322,8 @@ def use_core(plan: Plan, depth: UOp, rank: int = 0) -> bool:
         if strips and target.has_barrier and (prod(tile.items) > 1 or target.copies.go_on):
             apply(kernel, Opt(OptOps.STAGE, axis_name(depth), tile.strip, how="local"))
             pipeline_strips(plan, depth, sum(sides) * k * tile.strip * itemsize, fewer)
+        if leaves and store_divides(stored, sides, core.warp * prod(tile.items), target):
+            apply(kernel, Opt(OptOps.STAGE, arg=1, how="out"))
         return True
     return False
 
@@ -320,6 +339,13 @@ def fills_core(axes: tuple[UOp, UOp], unit: tuple[int, int]) -> bool:
         and all([is_at_least(r, 2) for r in axes])
         and is_at_least(max(axes, key=size_of), LONG)
     )
+
+
+def store_divides(itemsize: int, sides: tuple[int, int], items: int, target: Target) -> bool:
+    """Whether results of a tile are whole pieces for each work-item, and warps store as CUDA's."""
+    nbytes = int(prod(sides)) * itemsize
+    whole = nbytes % (items * PIECE_NBYTES) == 0 and nbytes <= target.local_bytes
+    return whole and target.has_barrier and "ldmatrix" in target.features
 
 
 def most_sums(core: TensorCore, target: Target) -> int:

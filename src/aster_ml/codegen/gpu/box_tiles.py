@@ -13,43 +13,34 @@ when: both operands are plain loads, with m, n or k as neighbours and all other 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
+from aster_ml.codegen.gpu.result_boxes import result_of, store_boxes
+from aster_ml.codegen.gpu.tensor_side import (
+    TILE_KINDS,
+    Side,
+    bounded,
+    refuse,
+    side_of,
+    whole_strides,
+)
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.stage import Stage, new_stage
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
+from aster_ml.target import Target
 from aster_ml.target.tensor_cores import TensorCore
 from aster_ml.target.tensor_maps import ALIGNMENT, MOST_BOX, MOST_DIMS, ROW_NBYTES
 from aster_ml.uop.node import UOp, index_alu, index_sum, index_times
 from aster_ml.uop.ops import AxisType, BoxArg, MmaArg, Ops
 from aster_ml.uop.ranges import size_of
-from aster_ml.uop.rules.conditions import conditions_of
 from aster_ml.uop.rules.linear_form import Form
 from aster_ml.uop.rules.symbolic import affine_form, simplify
 
 # Rows of a tile after which the order of their pieces begins anew.
 ROWS_IN_ORDER = 8
-TILE_KINDS = (AxisType.LOCAL, AxisType.UPCAST, AxisType.UNROLL)
 # Operands of this width may have m or n as neighbours; others have k.
 TURNED_NBYTES = 2
-
-
-class Side(NamedTuple):
-    """One of the two axes of an operand: its ranges with their steps, in elements of the axis.
-
-    `stride` is that of one element in memory, `size` how many there are, `tile` those of a tile.
-    """
-
-    steps: dict[UOp, int]
-    stride: int
-    size: int
-    tile: int
-
-    def at(self, kinds: Iterable[UOp]) -> UOp:
-        """The place along the axis that some of the ranges give."""
-        return index_sum([index_times(r, n) for r, n in self.steps.items() if r in kinds])
 
 
 class Tile(NamedTuple):
@@ -65,11 +56,6 @@ class Tile(NamedTuple):
     def major(self) -> bool:
         """Whether the places along k are neighbours."""
         return self.depth.stride == 1
-
-
-def refuse(core: TensorCore, why: str) -> KernelOptError:
-    """The error of an operand that no box brings."""
-    return KernelOptError(f"{core.name} wants operands that are boxes of tensors: {why}")
 
 
 def address_of(load: UOp, core: TensorCore) -> Form:
@@ -93,41 +79,8 @@ def can_be_boxes(load: UOp, core: TensorCore, side: UOp, depth: UOp) -> bool:
     near = [strides[1] == 1, strides[0] == 1 and nbytes == TURNED_NBYTES]
     far = [n for r, n in form.terms.items() if n != 1 or r not in (side, depth)]
     fixed = all([r.src[0].op is Ops.CONST for r in form.terms])
-    whole = all([n > 0 and n * nbytes % ALIGNMENT == 0 for n in far])
+    whole = whole_strides(far, nbytes)
     return any(near) and whole and fixed and len(load.src) == 1 and len(form.terms) <= MOST_DIMS
-
-
-def side_of(core: TensorCore, form: Form, mine: list[UOp]) -> Side:
-    """The axis that some ranges of an address make. Raises: KernelOptError where they make none."""
-    strides = {r: form.terms[r] for r in mine if r in form.terms}
-    tiles = sorted([r for r in strides if r.arg.kind in TILE_KINDS], key=strides.__getitem__)
-    if not tiles:
-        raise refuse(core, "one of them does not change along m, n or k")
-    stride, tile = strides[tiles[0]], 1
-    for r in tiles:
-        if strides[r] != stride * tile:
-            raise refuse(core, "a tile of one of them has holes")
-        tile *= size_of(r)
-    rest = [r for r in strides if r not in tiles]
-    if any([strides[r] % (stride * tile) for r in rest]):
-        raise refuse(core, "its tiles do not follow one another")
-    steps = {r: n // stride for r, n in strides.items()}
-    size = 1 + sum([(size_of(r) - 1) * n for r, n in steps.items()])
-    return Side(steps, stride, size, tile)
-
-
-def bounded(core: TensorCore, sides: tuple[Side, Side], gates: Iterable[UOp]) -> tuple[Side, Side]:
-    """Both axes as far as masks let them be read. Raises: KernelOptError for another mask."""
-    found = list(sides)
-    for gate in [c for g in gates for c in conditions_of(g)]:
-        left, right = gate.src if gate.op is Ops.CMPLT else (gate, gate)
-        form = affine_form(simplify(left), set())[0]
-        steps = [i for i, s in enumerate(found) if s.steps == form.terms]
-        if gate.op is not Ops.CMPLT or right.op is not Ops.CONST or not steps:
-            raise refuse(core, "a mask of one of them is none of an end")
-        i = steps[0]
-        found[i] = found[i]._replace(size=min(found[i].size, right.arg - form.const))
-    return found[0], found[1]
 
 
 def tile_of(core: TensorCore, load: UOp, side_id: int, folded: list[UOp]) -> Tile:
@@ -142,7 +95,7 @@ def tile_of(core: TensorCore, load: UOp, side_id: int, folded: list[UOp]) -> Til
     side, depth = bounded(core, sides, load.src[1:])
     others = {r: n for r, n in form.terms.items() if r not in mine and r not in folded}
     far = [n for n in (side.stride, depth.stride, *others.values()) if n != 1]
-    if len(far) != len(others) + 1 or any([n <= 0 or n * nbytes % ALIGNMENT for n in far]):
+    if len(far) != len(others) + 1 or not whole_strides(far, nbytes):
         raise refuse(core, f"strides are no multiples of {ALIGNMENT} bytes")
     if depth.stride != 1 and nbytes != TURNED_NBYTES:
         raise refuse(core, "numbers of other than 16 bits lie along k")
@@ -172,9 +125,7 @@ def boxes_of(tile: Tile, local: Stage, core: TensorCore, rank: UOp | None) -> li
         (row, part, *[1] * len(tile.others)),
         blocks,
     )
-    # What is no part of the tile: its first element.
-    first = [[r for r in s.steps if r.arg.kind not in TILE_KINDS] for s in (near, far)]
-    places = [near.at(first[0]), far.at(first[1]), *tile.others]
+    places = [near.first, far.first, *tile.others]
     before = UOp.index_const(0) if rank is None else index_times(rank, part)
     places[1] = index_alu(Ops.ADD, places[1], before)
     boxes = []
@@ -200,9 +151,12 @@ def operand_at(tile: Tile, local: Stage, own: set[UOp]) -> UOp:
 
 
 def multiply_from_boxes(
-    kernel: Kernel, core: TensorCore, ids: dict[str, int], factors: tuple[UOp, UOp]
-) -> None:
+    kernel: Kernel, core: TensorCore, ids: dict[str, int], factors: tuple[UOp, UOp],
+    target: Target,
+) -> None:  # fmt: skip
     """The product of two operands that boxes bring to local memory.
+
+    With the Opt STAGE out boxes store its results, too.
 
     Raises: KernelOptError where no box brings them, or nothing says how far they are ahead.
     """
@@ -224,6 +178,8 @@ def multiply_from_boxes(
         stages.append(local)
         is_shared = cluster is not None and ids[word] != cluster[0]
         fills += boxes_of(tile, local, core, rank if is_shared else None)
+    leaving = kernel.roles.leaves is not None
+    result = result_of(kernel, core, (tiles[0].side, tiles[1].side)) if leaving else None
     bits = set(axes.values())
     operands = [
         operand_at(tile, local.after_all(*fills), bits)
@@ -235,3 +191,5 @@ def multiply_from_boxes(
     product = UOp(Ops.MMA, u.dtype, (*operands, *own), arg)
     rest = [r for r in u.src[1:] if r not in bits]
     kernel.rewrite({u: UOp(Ops.REDUCE, u.dtype, (product, *rest), u.arg)})
+    if result is not None:
+        store_boxes(kernel, core, axes, result, [local.memory for local in stages], target)

@@ -87,6 +87,9 @@ def additions(kernel: Kernel, target: Target) -> Iterator[Opts]:
                     yield (Opt(OptOps.PIPELINE, axis, n, how="producer"),)
         if kernel.roles.fragments is None:
             yield from tensor_cores(kernel, r, target)
+    if kernel.roles.fragments is not None and kernel.roles.leaves is None:
+        over = 0 if kernel.roles.has_producer else 1
+        yield (Opt(OptOps.STAGE, arg=over, how="out"),)
     if kernel.roles.has_producer and target.units:
         yield (Opt(OptOps.BLOCKS, 0, target.units, how="loop"),)
 

@@ -14,7 +14,7 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
 from aster_ml.target import Target
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.linear import shared_nbytes
 from aster_ml.uop.ranges import size_of
 
 
@@ -25,8 +25,10 @@ def build_blocks(kernel: Kernel, target: Target) -> None:
         if kernel.roles.fragments is None:
             order = items_in_turn(kernel, order)
         stage_loads(kernel, kernel.roles.staged, order, target)
-    multiply_together(kernel, target)
+    multiply_together(kernel, order, target)
     reduce_in_groups(kernel, order, target)
+    if kernel.roles.leaves is not None and kernel.roles.fragments is None:
+        raise KernelOptError("STAGE out wants a product on tensor cores")
     check_room(kernel, order, target)
     kernel.sink = number_work(kernel, order, target.max_grid)
 
@@ -39,8 +41,7 @@ def check_room(kernel: Kernel, order: list[int], target: Target) -> None:
             f"a block of {items:,} work-items is asked for, and one has {target.max_group:,} at "
             "most; fewer LOCAL or GROUP would do"
         )
-    memories = [u for u in kernel.facts.order if u.op is Ops.DEFINE_LOCAL and not u.arg.private]
-    nbytes = sum([u.arg.size * u.dtype.itemsize for u in memories])
+    nbytes = shared_nbytes(kernel.facts.order)
     if target.local_bytes and nbytes > target.local_bytes:
         raise KernelOptError(
             f"a block is to have {nbytes:,} bytes of local memory, and there are "

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from aster_ml.codegen.gpu.box_tiles import multiply_from_boxes
+from aster_ml.codegen.gpu.result_pieces import store_pieces
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.roles import Fragments
 from aster_ml.errors import KernelOptError
@@ -113,7 +114,7 @@ def reads_boxes(kernel: Kernel) -> bool:
     return parts is not None and ROWS[parts.core].reads_shared
 
 
-def multiply_together(kernel: Kernel, target: Target) -> None:
+def multiply_together(kernel: Kernel, order: list[int], target: Target) -> None:
     """The product over the bits of k becomes one that a warp has together."""
     parts = kernel.roles.fragments
     if parts is None:
@@ -128,7 +129,7 @@ def multiply_together(kernel: Kernel, target: Target) -> None:
         x, y = uncast(x), uncast(y)
     a, b = (x, y) if axes["m0"] in x.ranges else (y, x)
     if core.reads_shared:
-        multiply_from_boxes(kernel, core, ids, (a, b))
+        multiply_from_boxes(kernel, core, ids, (a, b), target)
         return
     operands, lanes = [], []
     # The bits of a work-item's number, by the words of the result.
@@ -147,6 +148,8 @@ def multiply_together(kernel: Kernel, target: Target) -> None:
         rest.append(kernel.new_range(1, AxisType.REDUCE))
     changed = UOp(Ops.REDUCE, u.dtype, (product, *rest), u.arg)
     kernel.rewrite({u: changed})
+    if kernel.roles.leaves is not None:
+        store_pieces(kernel, core, ids, axes, order, target)
 
 
 def part_of_item(

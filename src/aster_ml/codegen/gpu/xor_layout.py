@@ -67,7 +67,7 @@ def split_by_xor(index: UOp, layout: Xor) -> tuple[UOp, UOp]:
     aside from them stay an offset; else all of it is the base.
     """
     n, to, off = layout
-    form = form_of(simplify(index))
+    form = rows_apart(form_of(simplify(index)))
     bits = [bits_of(t, a) for t, a in form.terms.items()]
     number = UOp.index_const(form.const)
     if form.const > 0:
@@ -92,6 +92,24 @@ def split_by_xor(index: UOp, layout: Xor) -> tuple[UOp, UOp]:
     for b in columns:
         base = xor(base, b.value)
     return base, index_sum([b.value for b in lanes])
+
+
+def rows_apart(form: Form) -> Form:
+    """Rows and columns of one number as two summands, where rules have made one of both.
+
+    rewrite: a * x + b * (x // n) -> a * (x % n) + (a * n + b) * (x // n)
+    """
+    terms = dict(form.terms)
+    for row, b in form.terms.items():
+        if row.op is not Ops.IDIV or row.src[1].op is not Ops.CONST or b <= 0:
+            continue
+        x, n = row.src
+        a = terms.get(x, 0)
+        if 0 < a:
+            del terms[x]
+            terms[index_alu(Ops.MOD, x, n)] = a
+            terms[row] = a * int(n.arg) + b
+    return Form(terms, form.const)
 
 
 def bits_of(term: UOp, factor: int) -> Bits | None:

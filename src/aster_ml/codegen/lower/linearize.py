@@ -23,6 +23,7 @@ from aster_ml.uop.ops import AxisType, Ops, RangeArg, ScratchArg
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 AFTER, END, INDEX = Ops.AFTER, Ops.END, Ops.INDEX
 RANGE, REDUCE, STORE = Ops.RANGE, Ops.REDUCE, Ops.STORE
+STORES = frozenset({STORE, Ops.STORE_BOX})
 # Read where they are used, so never listed.
 INLINE = frozenset({Ops.CONST, Ops.INDEX, Ops.END, Ops.SINK})
 FIRST = frozenset({Ops.PARAM, Ops.DEFINE_VAR, Ops.DEFINE_LOCAL})
@@ -95,7 +96,8 @@ class Linearizer:
         self.ranges: list[UOp] = []
         self.closing: list[UOp] = []
         stores: list[UOp] = []
-        lists = {**dict.fromkeys(FIRST, self.first), RANGE: self.ranges, STORE: stores}
+        lists = {**dict.fromkeys(FIRST, self.first), RANGE: self.ranges}
+        lists |= dict.fromkeys(STORES, stores)
         barriers: list[UOp] = []
         lists |= {REDUCE: self.closing, END: self.closing, Ops.BARRIER: barriers}
         for u in self.order:
@@ -148,7 +150,7 @@ class Linearizer:
         for u in self.order:
             if u.op in UNLISTED:
                 continue
-            if u.op is STORE and is_output(u):
+            if u.op in STORES and is_output(u):
                 scope = self.innermost
             else:
                 ranges = u.ranges
@@ -186,7 +188,7 @@ class Linearizer:
             if u.op is Ops.LOAD:
                 loads.setdefault(u.src[0].src[0], []).append(u)
         for store in self.stores:
-            for u in loads.get(store.src[0].src[0], ()):
+            for u in loads.get(written_by(store), ()):
                 self.wait(self.scopes[store], store, self.scopes[u], u)
 
     def real_sources(self, u: UOp) -> list[UOp]:
@@ -338,7 +340,7 @@ class Linearizer:
         self.emit_scope(self.root)
         params = sorted([u for u in first if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
         variables = sorted([u for u in first if u.op is Ops.DEFINE_VAR], key=lambda u: u.arg.name)
-        written = frozenset([memory_of(u).arg.slot for u in self.stores])
+        written = frozenset([written_by(u).arg.slot for u in self.stores])
         blocks = [u for u in ranges if u.arg.kind is AxisType.GLOBAL]
         items = [u for u in ranges if u.arg.kind is AxisType.LOCAL]
         threads = [u for u in ranges if u.arg.kind is AxisType.THREAD]
@@ -392,7 +394,12 @@ def memory_of(u: UOp) -> UOp:
 
 def is_output(u: UOp) -> bool:
     """Whether a STORE goes to a buffer of the caller."""
-    return memory_of(u).op is Ops.PARAM
+    return written_by(u).op is Ops.PARAM
+
+
+def written_by(u: UOp) -> UOp:
+    """The memory that a STORE or a STORE_BOX writes to."""
+    return u.src[1] if u.op is Ops.STORE_BOX else memory_of(u)
 
 
 def loops_of(u: UOp) -> list[UOp]:

@@ -57,13 +57,15 @@ class Stage(NamedTuple):
 
 def new_stage(
     nodes: Iterable[UOp], dtype: DType, axes: Iterable[UOp] = (), size: int | None = None,
-    xor: tuple[int, int, int] | None = None, private: bool = False,
+    xor: tuple[int, int, int] | None = None, private: bool = False, over: tuple[int, ...] = (),
 ) -> Stage:  # fmt: skip
     """New scratch over these axes, or of so many elements, with a number that no node here has."""
     axes = tuple(axes)
     number = 1 + max([u.arg.id for u in nodes if u.op is Ops.DEFINE_LOCAL], default=-1)
     room = prod([size_of(r) for r in axes]) if size is None else size
-    return Stage(UOp(Ops.DEFINE_LOCAL, dtype, (), ScratchArg(number, room, private, xor)), axes)
+    return Stage(
+        UOp(Ops.DEFINE_LOCAL, dtype, (), ScratchArg(number, room, private, xor, over)), axes
+    )
 
 
 def position(axes: Iterable[UOp], place: Mapping[UOp, UOp] | None = None, start: UOp = ZERO) -> UOp:

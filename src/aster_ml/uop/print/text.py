@@ -68,8 +68,10 @@ ARG_TYPES: dict[Ops, Any] = {
     Ops.SINK: BodyArg,
     Ops.CALL: CallArg,
     Ops.LDMATRIX: LdmatrixArg,
+    Ops.STMATRIX: LdmatrixArg,
     Ops.MMA: MmaArg,
     Ops.BOX: BoxArg,
+    Ops.STORE_BOX: BoxArg,
     Ops.ROLE: RoleArg,
 }
 FIELD_ENUMS: dict[str, Any] = {"kind": AxisType, "op": Ops, "memory": Memory}

@@ -17,6 +17,7 @@ from aster_ml.uop.spec.rows import (
     INDEX,
     IS_VOID,
     LEAF,
+    NO_ARG,
     ONE_SOURCE,
     PARAM_ROWS,
     SAME_DTYPE,
@@ -54,8 +55,12 @@ LISTED = ELEMENTWISE | {
     Ops.ROLE,
     Ops.ACQUIRE,
     Ops.RELEASE,
+    Ops.STORE_BOX,
+    Ops.FENCE,
+    Ops.DRAIN,
     Ops.SHUFFLE,
     Ops.LDMATRIX,
+    Ops.STMATRIX,
     Ops.MMA,
 }
 LINEAR: Table = {
@@ -118,6 +123,9 @@ LINEAR: Table = {
     Ops.AFTER: (SAME_DTYPE,),
     Ops.BARRIER: (IS_VOID,),
     Ops.BOX: KERNEL[Ops.BOX],
+    Ops.STORE_BOX: KERNEL[Ops.STORE_BOX],
+    Ops.FENCE: KERNEL[Ops.FENCE],
+    Ops.DRAIN: (IS_VOID, NO_ARG, LEAF),
     Ops.SETTLE: (
         IS_VOID,
         ("its arg is a number of products", lambda u: type(u.arg) is int and u.arg >= 0),
@@ -152,6 +160,7 @@ LINEAR: Table = {
     ),
     Ops.SHUFFLE: KERNEL[Ops.SHUFFLE],
     Ops.LDMATRIX: KERNEL[Ops.LDMATRIX],
+    Ops.STMATRIX: KERNEL[Ops.STMATRIX],
     Ops.MMA: KERNEL[Ops.MMA],
 }
 
@@ -234,7 +243,7 @@ def verify_linear(linear: Linear) -> None:
                 raise fail("linear", u, "loops nest: the innermost open loop ends first")
             scope.loops.pop()
             continue
-        if u.op is not Ops.BARRIER:
+        if u.op not in (Ops.BARRIER, Ops.FENCE):
             for s in u.src:
                 scope.check_source(u, s)
         if u.op is Ops.RANGE and u.arg.kind.name not in UNCLOSED:
@@ -247,6 +256,8 @@ def verify_linear(linear: Linear) -> None:
                 memory = memory.src[0]
             if memory.op is Ops.PARAM:
                 written.add(memory.arg.slot)
+        if u.op is Ops.STORE_BOX:
+            written.add(u.src[1].arg.slot)
         scope.enter(u)
     if scope.loops:
         raise fail("linear", scope.loops[-1], "every loop has its END")

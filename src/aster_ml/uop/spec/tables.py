@@ -228,8 +228,20 @@ def is_short_range(r: UOp) -> bool:
     return r.op is Ops.RANGE and bool(r.arg.kind.is_lane)
 
 
+OF_MATRICES = "behind it stand lanes of a word and of up to four matrices, of 2 each"
+
+
+def are_matrices(u: UOp, lanes: tuple[UOp, ...]) -> bool:
+    """Whether lanes are those of a word of 32 bits, and of up to four matrices of them."""
+    return (
+        u.src[0].dtype.itemsize << u.arg.word == 4
+        and 0 <= len(lanes) - u.arg.word <= 2
+        and all([is_short_range(r) and r.src[0].arg == 2 for r in lanes])
+    )
+
+
 # What an AFTER of a kernel waits for.
-MARKS = frozenset({Ops.BARRIER, Ops.STORE, Ops.BOX, Ops.END, Ops.RANGE})
+MARKS = frozenset({Ops.BARRIER, Ops.STORE, Ops.STMATRIX, Ops.BOX, Ops.END, Ops.RANGE})
 KERNEL: Table = {
     **dict.fromkeys(ELEMENTWISE, (*ALU_ROWS, SCALAR)),
     Ops.CONST: (*CONST_ROWS[:1], LEAF),
@@ -299,8 +311,8 @@ KERNEL: Table = {
         IS_VOID,
         NO_ARG,
         (
-            "it ends a STORE, a PREFETCH, or what ends one",
-            lambda u: u.src[0].op in (Ops.STORE, Ops.PREFETCH, Ops.END),
+            "it ends a STORE, a STORE_BOX, a PREFETCH, or what ends one",
+            lambda u: u.src[0].op in (Ops.STORE, Ops.STORE_BOX, Ops.PREFETCH, Ops.END),
         ),
         ("it closes ranges, each once", lambda u: len(u.src) > 1 and are_ranges(u.src[1:])),
     ),
@@ -326,6 +338,16 @@ KERNEL: Table = {
             lambda u: len(u.src) - 2 - len(u.arg.sizes) in (0, 1),
         ),
     ),
+    Ops.STORE_BOX: (
+        IS_VOID,
+        ARG_TYPE,
+        ("it copies from local memory to a PARAM", lambda u: is_box(u)),
+        (
+            "it has a place in each dimension of the tensor",
+            lambda u: len(u.src) - 2 - len(u.arg.sizes) in (0, 1),
+        ),
+    ),
+    Ops.FENCE: (IS_VOID, NO_ARG),
     Ops.SHUFFLE: (
         ONE_SOURCE,
         SAME_DTYPE,
@@ -335,14 +357,14 @@ KERNEL: Table = {
         SAME_DTYPE,
         ARG_TYPE,
         ("it reads an INDEX of memory that a block shares", lambda u: is_local(u.src[0])),
-        (
-            "behind it stand lanes of a word and of up to four matrices, of 2 each",
-            lambda u: (
-                u.dtype.itemsize << u.arg.word == 4
-                and 0 <= len(u.src) - 1 - u.arg.word <= 2
-                and all([is_short_range(r) and r.src[0].arg == 2 for r in u.src[1:]])
-            ),
-        ),
+        (OF_MATRICES, lambda u: are_matrices(u, u.src[1:])),
+    ),
+    Ops.STMATRIX: (
+        IS_VOID,
+        ARG_TYPE,
+        ("it writes to an INDEX of memory that a block shares", lambda u: is_local(u.src[0])),
+        ("the value has its dtype", lambda u: u.src[1].dtype is u.src[0].dtype),
+        (OF_MATRICES, lambda u: are_matrices(u, u.src[2:])),
     ),
     Ops.MMA: (
         ARG_TYPE,
