@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Container, Iterable
 from typing import Any, TypeAlias
 
+from aster_ml.attention_gradient import of_attention
 from aster_ml.dtype import dtypes, sum_acc_dtype
 from aster_ml.errors import GradientError, InternalError
 from aster_ml.helpers import argsort, prod
@@ -241,8 +242,10 @@ def of_multi(g: Term, u: UOp, i: int) -> Term | None:
 def of_slope(g: Term, u: UOp, i: int) -> Term | None:
     """Of a value that comes with its slopes: g * slope, to what it is a function of.
 
-    Of a bool, g where it is false: 0 times an infinite g would be NaN.
+    Of a bool, g where it is false: 0 times an infinite g would be NaN. Attention has its own rule.
     """
+    if u.arg is not None and len(u.src) > 1:
+        return of_attention(g, u, i)
     if not i % 2:
         return None
     slope = u.src[i + 1]

@@ -241,7 +241,8 @@ class Tensor(
             history.note_rewritten(node, memory, passes_gradient)
         if self._requires_grad is True and node.op is Ops.DETACH and node is not memory:
             # Graphs have it under this name, which nothing else leads to; others may show the same.
-            memory = UOp(Ops.DETACH, node.dtype, (memory,), node.arg)
+            name = node.arg if len(node.src) == 1 else None
+            memory = UOp(Ops.DETACH, node.dtype, (memory,), name)
             if memory is not node:
                 known = [ref for ref in self.former or () if ref() is not None]
                 self.former = [*known, weakref.ref(node)]

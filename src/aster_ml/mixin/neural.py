@@ -11,10 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from aster_ml.dtype import dtypes, least_upper_dtype, sum_acc_dtype
+from aster_ml.engine.realize import workers_of
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.mixin.loss import LossMixin
 from aster_ml.mixin.solve import SolveMixin
 from aster_ml.uop.infer import show_shape
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import AttendArg, Ops
 
 N = TypeVar("N", bound="NeuralMixin")
 
@@ -122,7 +125,9 @@ class NeuralMixin(Base):
         if enable_gqa:
             key, value = (share_heads(t, self.shape[-3]) for t in (key, value))
         wide = sum_acc_dtype(least_upper_dtype(self.dtype, key.dtype))
-        scores = self.dot(key.transpose(-2, -1), wide)
+        narrow = self.dtype is key.dtype is value.dtype and is_multiplied(self.uop)
+        # Made wider as they lie, so that gradients of keys lie as these do.
+        scores = raw = self.dot((key.cast(wide) if narrow else key).transpose(-2, -1), wide)
         scale = 1 / math.sqrt(self.shape[-1])
         n, m = scores.shape[-2:]
         if is_causal:
@@ -143,7 +148,19 @@ class NeuralMixin(Base):
         if attn_mask is not None:
             total = total.eq(0).where(1, total)
         mixed = parts.dropout(dropout_p).cast(self.dtype).dot(value, wide)
-        return (mixed / total).cast(least_upper_dtype(self.dtype, value.dtype))
+        result = (mixed / total).cast(least_upper_dtype(self.dtype, value.dtype))
+        if not narrow or (self.training and dropout_p != 0):
+            return result
+        # All products of the gradient are of numbers that tensor cores multiply, too. It takes of
+        # each row two numbers, and powers from the scores again.
+        again = ((scores - most.contiguous()) * scale).exp()
+        shared = value.broadcast_to((*parts.shape[:-2], *value.shape[-2:]))
+        nodes = [raw.uop, shared.uop, again.uop, total.reciprocal().contiguous().uop]
+        if attn_mask is not None and attn_mask.dtype.kind == "float":
+            nodes.append(attn_mask.cast(wide).broadcast_to(scores.shape).uop)
+        factor = 1 / math.sqrt(self.shape[-1])
+        node = UOp(Ops.DETACH, result.dtype, (result.uop, *nodes), AttendArg(factor))
+        return result.derive(node)
 
     def sequential(self, ll: Sequence[Callable[[Self], Self]]) -> Self:
         """Self, passed through every function of the list in turn.
@@ -155,6 +172,14 @@ class NeuralMixin(Base):
             if not callable(step):
                 raise ArgumentError(f"sequential: step {i} is {step!r}; a function is wanted")
         return functools.reduce(lambda x, f: f(x), steps, self)
+
+
+def is_multiplied(u: UOp) -> bool:
+    """Whether a device computes attention of numbers of 16 bits on tensor cores."""
+    device = u.device[0] if isinstance(u.device, tuple) else u.device
+    if u.dtype.itemsize != 2 or device is None:
+        return False
+    return u.dtype.name in workers_of(str(device)).attends
 
 
 def share_heads(x: N, heads: int) -> N:

@@ -22,6 +22,7 @@ from aster_ml.schedule.fusion.buffer_limit import without_crowds
 from aster_ml.schedule.fusion.materialize import StagePlanner
 from aster_ml.schedule.hazards import snapshot_value, snapshot_version
 from aster_ml.schedule.kernels.horizontal_fusion import merge_drafts
+from aster_ml.schedule.kernels.joined_attention import join_attention
 from aster_ml.schedule.kernels.kernel_tiling import join_runs
 from aster_ml.schedule.kernels.kernelize import Splitter
 from aster_ml.schedule.kernels.order import order_drafts
@@ -223,6 +224,10 @@ BODY_PASSES = (
     ),
 )  # fmt: skip
 DRAFT_PASSES = (
+    Pass(
+        "join attention", join_attention,
+        why="before fusion: it leaves what large reductions make apart",
+    ),
     Pass(
         "horizontal fusion", merge_drafts,
         why="on ordered kernels: one may only run earlier if nothing between is in its way",

@@ -175,7 +175,8 @@ OP_TABLE: dict[Ops, OpInfo] = {
     ),
     Ops.DETACH: OpInfo(
         Group.MARK,
-        "src[0]; no gradient passes, save to src[1] times src[2], src[3] times src[4], ...",
+        "src[0]; no gradient passes, save to src[1] times src[2], src[3] times src[4], ...; of "
+        "attention (AttendArg) to scores, values and mask.",
     ),
     Ops.COPY: OpInfo(Group.MARK, "src[0], on another device (DeviceArg)."),
     Ops.MULTI: OpInfo(
@@ -485,6 +486,16 @@ class LdmatrixArg(NamedTuple):
 
     word: int
     transposed: bool = False
+
+
+class AttendArg(NamedTuple):
+    """Of a DETACH that is attention: what scores are multiplied by before their powers are taken.
+
+    Behind its value come scores, values, powers, what these are divided by inverted, and, where one
+    is added to scores, a mask.
+    """
+
+    scale: float
 
 
 class ScatterArg(NamedTuple):

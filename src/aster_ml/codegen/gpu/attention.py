@@ -23,9 +23,10 @@ from aster_ml.uop.ranges import size_of
 class Attention(NamedTuple):
     """The sums of a kernel, what they are made of, and the axes.
 
-    `score` is what the maximum `top` is taken of, made of the product `scores`; `power` is what is
-    made of both. `q`, `k` and `v` are LOADs; `keys` and `depth` are the axes of `product` and of
-    `scores`, `rows` and `columns` those of outputs that q and v have.
+    `tops` and `totals` are all nodes of the maximum and of the sum of powers: what is stored of a
+    row has its own. `score` is what the maximum `top` is taken of, made of the product `scores`;
+    `power` is what is made of both. `q`, `k` and `v` are LOADs; `keys` and `depth` are the axes of
+    `product` and of `scores`, `rows` and `columns` those of outputs that q and v have.
     """
 
     stores: tuple[UOp, ...]
@@ -42,6 +43,8 @@ class Attention(NamedTuple):
     columns: UOp
     keys: UOp
     depth: UOp
+    tops: tuple[UOp, ...]
+    totals: tuple[UOp, ...]
 
     @property
     def is_triangular(self) -> bool:
@@ -57,15 +60,15 @@ class Attention(NamedTuple):
 
 def find_attention(kernel: Kernel, core: TensorCore) -> Attention | None:
     """The attention that a kernel is, if a tensor core multiplies its operands."""
-    if len(kernel.reduces) != 6 or not core.chains:
+    if len(kernel.reduces) < 6 or not core.chains:
         return None
     stores, loops = tuple(kernel.stores), kernel.output_loops
     tops = [u for u in kernel.reduces if u.arg.op is Ops.MAX]
     totals = [u for u in kernel.reduces if u.src[0].op is Ops.EXP2]
     products = [u for u in kernel.reduces if is_last(u)]
-    if not (len(tops) == len(totals) == len(products) == 1):
+    if len(products) != 1 or len(kernel.reduces) != 2 * (1 + len(tops) + len(totals)):
         return None
-    top, total, product = tops[0], totals[0], products[0]
+    product = products[0]
     found = factors(product, core)
     if found is None or not all([len(u.src) == 2 for u in kernel.reduces]):
         return None
@@ -74,20 +77,24 @@ def find_attention(kernel: Kernel, core: TensorCore) -> Attention | None:
     if len(powers) != 1 or len(values) != 1:
         return None
     power, keys, v = powers[0].src[0], product.src[1], values[0]
-    mine = [
-        u
-        for u in toposort(power, enter=lambda u: u is not top)
-        if u.op is Ops.REDUCE and u is not top
-    ]
+    inside = toposort(power)
+    top = next((u for u in tops if u in inside), product)
+    below_top = toposort(power, enter=lambda u: u is not top)
+    mine = [u for u in below_top if u.op is Ops.REDUCE and u is not top]
     if len(mine) != 1:
         return None
     scores = mine[0]
     operands = factors(scores, core)
     if operands is None or not all([u.op is Ops.LOAD for u in operands]):
         return None
-    score = same_at(top, scores, keys)
-    if score is None or same_at(total, scores, keys) is not power:
+    score = same_at(top, scores, keys) if top is not product else None
+    same = dict.fromkeys(tops, top)
+    if score is None or any([same_at(u, scores, keys) is not score for u in tops]):
         return None
+    sums = [same_at(u, scores, keys) for u in totals]
+    if not sums or any([u is None or substitute(u, same) is not power for u in sums]):
+        return None
+    total = totals[0]
     k, q = operands if keys in operands[0].ranges else (operands[1], operands[0])
     rows = [r for r in loops if r in q.ranges and r not in k.ranges and r not in v.ranges]
     columns = [r for r in loops if r in v.ranges and r not in q.ranges and r not in k.ranges]
@@ -101,7 +108,7 @@ def find_attention(kernel: Kernel, core: TensorCore) -> Attention | None:
         return None
     return Attention(
         stores, product, total, top, power, score, scores, q, k, v, row, columns[0], keys,
-        scores.src[1],
+        scores.src[1], tuple(tops), tuple(totals),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aster_ml.codegen.gpu.attention import Attention
 from aster_ml.codegen.gpu.numbering import taken_apart
@@ -40,6 +40,8 @@ WARPS = 4
 # fewer. Past all of these there are the last's, or half of them where ends and masks take registers
 # too.
 TILES = {192: 64, 224: 32}
+# Past this, half of the last, and operands of rows stay in local memory.
+WIDE = 256
 # Products along a head whose sums are begun at once.
 TOGETHER = 4
 # The widest piece that a work-item loads.
@@ -60,13 +62,20 @@ class Tile(NamedTuple):
     fill: UOp
 
 
+def room_of(r: UOp, core: TensorCore) -> int:
+    """The size of an axis of heads in local memory: what is behind its end is 0."""
+    step = core.size("k")
+    return int(ceildiv(size_of(r), step) * step)
+
+
 def keys_of_tile(parts: Attention, core: TensorCore) -> int:
     """How many keys lie in local memory at a time."""
-    step, width = core.size("k"), size_of(parts.depth) + size_of(parts.columns)
+    step, width = core.size("k"), room_of(parts.depth, core) + room_of(parts.columns, core)
     most = ceildiv(size_of(parts.keys), step) * step
     short = min(TILES.values())
     ends = size_of(parts.keys) % short or size_of(parts.rows) % (WARPS * core.size("m"))
-    past = short // 2 if ends or parts.score.op is not Ops.REDUCE else short
+    is_full = ends or parts.score.op is not Ops.REDUCE or width > WIDE
+    past = short // 2 if is_full else short
     tile = next((keys for widest, keys in TILES.items() if width <= widest), past)
     return int(min(tile, most))
 
@@ -77,9 +86,11 @@ def stages_of(parts: Attention, core: TensorCore, target: Target) -> int:
     why: with two, the copies of a tile have the time of all products of the one before
     """
     tile = keys_of_tile(parts, core)
-    row = (size_of(parts.depth) + size_of(parts.columns)) * parts.k.dtype.itemsize
+    row = sum([room_of(r, core) for r in (parts.depth, parts.columns)]) * parts.k.dtype.itemsize
     there = target.copies.go_on and 2 * tile * row <= target.local_bytes
-    return 2 if there and size_of(parts.keys) > tile else 1
+    keys = size_of(parts.keys)
+    keys = min(keys, size_of(parts.rows)) if parts.is_triangular else keys
+    return 2 if there and keys > tile else 1
 
 
 def bits_along(axes: Mapping[str, UOp], axis: str) -> list[UOp]:
@@ -95,7 +106,7 @@ def below(u: UOp, n: int) -> UOp:
 class Builder:
     """One kernel while it is being built."""
 
-    def __init__(self, kernel: Kernel, parts: Attention, core: TensorCore, target: Target) -> None:
+    def __init__(self, kernel: Kernel, parts: Any, core: TensorCore, target: Target) -> None:
         self.kernel, self.parts, self.core, self.target = kernel, parts, core, target
         self.scratch: list[UOp] = []
         self.heads = size_of(parts.depth), size_of(parts.columns)
@@ -213,18 +224,25 @@ class Builder:
         added = self.changed(start[1][0], sums, self.rows)
         total = self.over_row(self.loaded(start[1][0].after(added), self.rows), Ops.ADD)
         axes = (*self.columns, *self.column_bits.values(), *self.row_bits.values())
-        effects = []
+        effects: list[UOp] = []
+        known = dict.fromkeys(parts.totals, total)
+        of_rows = [u for u in parts.stores if parts.columns not in u.src[0].ranges]
+        stores = [by_products(u, parts.totals) for u in parts.stores if u not in of_rows]
         for column in self.groups:
             mixed = self.mixed(narrow, column)
             results = self.memory(dtypes.float32, axes)
             init = results.index(position(axes)).store(NOTHING).end(*axes)
             old = self.now(results, init, axes)
             end = self.changed(results, self.added(old, again, mixed), axes)
-            effects += self.stored(total, self.loaded(results.after(end), axes), column)
+            made = {**known, parts.product: self.loaded(results.after(end), axes)}
+            effects += [u.end(*axes) for u in self.stored(stores, made, column)]
+        if of_rows:
+            tops = dict.fromkeys(parts.tops, self.loaded(start[0][0].after(seen), self.rows))
+            effects += [u.end(*self.rows) for u in self.stored(of_rows, {**known, **tops}, None)]
         name = f"attend_{'_'.join(str(size_of(r)) for r in (parts.rows, parts.keys))}"
         arg = KernelArg(f"{name}_{'_'.join(map(str, self.heads))}_{core.dtype}", in_order=True)
         # First what powers are added up in: as operands they take half of the registers.
-        return UOp(Ops.SINK, dtypes.void, (added, *[u.end(*axes) for u in effects], seen), arg)
+        return UOp(Ops.SINK, dtypes.void, (added, *effects, seen), arg)
 
     def power(self, score: UOp, top: UOp) -> UOp:
         """The power of a score less the maximum of its row, which is never above 1.
@@ -258,15 +276,18 @@ class Builder:
         """Queries times the keys of a tile."""
         place = [index_times(self.chunk, self.step), *self.more_keys]
         depth, lanes = index_times(self.piece, self.step), self.lanes_of(scores=True)
-        mine = self.read("b", self.keys, self.barrier, "nk", lanes, (place, depth))
-        return self.product(self.queries(), mine, scores=True)
+        mine = self.read("b", self.keys, (self.barrier,), "nk", lanes, (place, depth))
+        parts = self.parts
+        is_wide = sum([room_of(r, self.core) for r in (parts.depth, parts.columns)]) > WIDE
+        queries = self.of_rows(parts.q, parts.depth, self.piece, is_wide)
+        return self.product(queries, mine, scores=True, steps=self.piece)
 
     def mixed(self, powers: UOp, column: UOp) -> UOp:
         """Powers times some columns of the values of a tile."""
         place = [index_times(self.chunk, self.step)], index_times(column, self.core.size("n"))
         lanes = self.lanes_of(scores=False)
-        mine = self.read("b", self.values, self.barrier, "kn", lanes, place)
-        return self.product(powers, mine, scores=False)
+        mine = self.read("b", self.values, (self.barrier,), "kn", lanes, place)
+        return self.product(powers, mine, scores=False, steps=self.chunk)
 
     @staticmethod
     def added(results: UOp, again: UOp, mixed: UOp) -> UOp:
@@ -312,13 +333,15 @@ class Builder:
         kernel = self.kernel
         # Of which one is a sum's, so that rows end where that ends.
         kinds = (AxisType.UPCAST, AxisType.UNROLL)
-        kinds = kinds if along is self.parts.depth else kinds[::-1]
-        sizes = (rows, size_of(along))
+        kinds = kinds if along is not self.parts.columns else kinds[::-1]
+        sizes = (rows, room_of(along, self.core))
         row, head = (kernel.new_range(n, kind) for n, kind in zip(sizes, kinds, strict=True))
         at = index_alu(Ops.ADD, start, row)
         moved = substitute(load, {**self.outside, axis: at, along: head})
         if size_of(axis) % rows:
             moved = masked(moved, below(at, size_of(axis)))
+        if size_of(along) != sizes[1]:
+            moved = masked(moved, below(head, size_of(along)))
         layout = layout_of(moved, size_of(self.item), NBYTES, on_cores=True)
         pad, xor = padding(layout, load.dtype.itemsize), None
         if pad and self.loads_matrices:
@@ -334,8 +357,8 @@ class Builder:
         return "ldmatrix" in self.target.features
 
     def read(
-        self, operand: str, tile: Tile, barrier: UOp, axes: str, lanes: dict[str, dict[str, UOp]],
-        start: tuple[list[UOp], UOp],
+        self, operand: str, tile: Tile, after: tuple[UOp, ...], axes: str,
+        lanes: dict[str, dict[str, UOp]], start: tuple[list[UOp], UOp],
     ) -> UOp:  # fmt: skip
         """An operand out of a tile, whose rows and heads lie along two axes of a product."""
         items, registers = self.core.bits(operand)
@@ -348,7 +371,7 @@ class Builder:
         }
         layout = tile.layout
         at = layout.at(position(layout.far, place), position(layout.near, place))
-        value = tile.memory.after(barrier).index(at).load()
+        value = tile.memory.after(*after).index(at).load()
         together = matrices_of(self.core, operand, value, own, self.numbers, self.target)
         if together is not None:
             return together[0]
@@ -372,19 +395,23 @@ class Builder:
 
     # values
 
-    def queries(self) -> UOp:
-        """Operand A of scores: each warp has rows of its own, and keeps them in registers."""
-        parts, core = self.parts, self.core
+    def of_rows(self, load: UOp, depth: UOp, piece: UOp, anew: bool) -> UOp:
+        """An operand A: each warp has rows of its own, which stay in registers.
+
+        With `anew` they stay in local memory, from where each turn takes them.
+        """
+        core, rows = self.core, self.parts.rows
         if self.loads_matrices:
             height = self.warps * core.size("m")
-            tile = self.staged(parts.q, parts.rows, parts.depth, self.start, height)
-            barrier = UOp(Ops.BARRIER, dtypes.void, (tile.fill,))
-            rows = index_times(self.warp, core.size("m"))
-            first = [rows], index_times(self.piece, self.step)
-            return self.read("a", tile, barrier, "mk", self.lanes_of(scores=True), first)
-        depth = [index_times(self.piece, self.step), self.along("a", "k", self.depth_bits)]
-        place = {**self.outside, parts.rows: self.row, parts.depth: index_sum(depth)}
-        return masked(substitute(parts.q, place), self.row_gate)
+            tile = self.staged(load, rows, depth, self.start, height)
+            ready = UOp(Ops.BARRIER, dtypes.void, (tile.fill,))
+            after = (ready, self.turn) if anew else (ready,)
+            first = [index_times(self.warp, core.size("m"))], index_times(piece, self.step)
+            return self.read("a", tile, after, "mk", self.lanes_of(scores=True), first)
+        at = index_sum([index_times(piece, self.step), self.along("a", "k", self.depth_bits)])
+        moved = substitute(load, {**self.outside, rows: self.row, depth: at})
+        is_inside = below(at, size_of(depth)) if size_of(depth) % self.step else None
+        return masked(masked(moved, self.row_gate), is_inside)
 
     @property
     def row_gate(self) -> UOp | None:
@@ -397,14 +424,13 @@ class Builder:
         n = self.heads[1]
         return below(column, n) if n % self.core.size("n") else None
 
-    def product(self, a: UOp, b: UOp, scores: bool) -> UOp:
+    def product(self, a: UOp, b: UOp, scores: bool, steps: UOp) -> UOp:
         """The sum of products of a tile, of which each work-item has the lanes of a result."""
         core, axes = self.core, self.lanes_of(scores)
         lanes = [[axes[w[0]][w[1:]] for w in core.bits(x)[1]] for x in "abc"]
         arg = MmaArg(core.name, len(lanes[0]), len(lanes[1]))
         made = UOp(Ops.MMA, dtypes.float32, (a, b, *lanes[0], *lanes[1], *lanes[2]), arg)
         once = self.kernel.new_range(1, AxisType.REDUCE)
-        steps = self.piece if scores else self.chunk
         return UOp(Ops.REDUCE, dtypes.float32, (made, once, steps), ReduceArg(Ops.ADD))
 
     def lanes_of(self, scores: bool) -> dict[str, dict[str, UOp]]:
@@ -427,33 +453,41 @@ class Builder:
                 u = u.alu(op, UOp(Ops.SHUFFLE, u.dtype, (u,), 1 << i))
         return u
 
+    def key_of(self, tile: UOp) -> tuple[UOp, UOp | None]:
+        """The key of a score that a work-item has, and whether it is one, where tiles have more."""
+        start = [index_times(tile, self.tile), index_times(self.chunk, self.step)]
+        key = self.along("c", "n", self.key_bits, scores=True)
+        key = index_sum([*start, *self.more_keys, key])
+        n = size_of(self.parts.keys)
+        return key, below(key, n) if n % self.tile else None
+
     def score(self, scores: UOp) -> UOp:
         """What the kernel makes of a score, at the place where a work-item has it."""
         parts = self.parts
-        start = [index_times(self.turn, self.tile), index_times(self.chunk, self.step)]
-        key = self.along("c", "n", self.key_bits, scores=True)
-        key = index_sum([*start, *self.more_keys, key])
+        key, inside = self.key_of(self.turn)
         place = {**self.outside, parts.rows: self.row, parts.keys: key, parts.scores: scores}
-        inside = below(key, size_of(parts.keys)) if size_of(parts.keys) % self.tile else None
         ends = frozenset({parts.scores})
         self.mask_loads([parts.score], ends, place, [inside, self.row_gate])
         score = substitute(parts.score, place)
         return score if inside is None else inside.where(score, MINUS_INFINITY)
 
-    def stored(self, total: UOp, product: UOp, first: UOp) -> list[UOp]:
-        """What the kernel stores of some columns."""
+    def stored(self, stores: Iterable[UOp], sums: dict[UOp, UOp], first: UOp | None) -> list[UOp]:
+        """What the kernel stores of some columns, or of rows, which one work-item of each does."""
         parts, core = self.parts, self.core
-        column = index_times(first, core.size("n"))
-        column = index_sum([column, self.along("c", "n", self.column_bits)])
-        place = {**self.outside, parts.rows: self.row, parts.columns: column}
-        place |= {parts.total: total, parts.product: product}
-        values = [u.src[1] for u in parts.stores]
-        sums = frozenset({parts.total, parts.product})
-        gates = [self.row_gate, self.column_gate(column)]
-        self.mask_loads(values, sums, place, gates)
+        place = {**self.outside, parts.rows: self.row, **sums}
+        if first is None:
+            words = enumerate(core.bits("c")[0])
+            beside = [self.numbers[i] for i, word in words if word[0] == "n"]
+            gates = [self.row_gate, below(index_sum(beside), 1)]
+        else:
+            start = index_times(first, core.size("n"))
+            column = index_sum([start, self.along("c", "n", self.column_bits)])
+            place[parts.columns] = column
+            gates = [self.row_gate, self.column_gate(column)]
+        self.mask_loads([u.src[1] for u in stores], frozenset(sums), place, gates)
         found = []
-        for u in parts.stores:
-            src = [substitute(by_products(s, parts.total), place) for s in u.src]
+        for u in stores:
+            src = [substitute(s, place) for s in u.src]
             for gate in gates:
                 if gate is not None:
                     src[2:] = [s.alu(Ops.AND, gate) for s in src[2:]] or [gate]
@@ -474,15 +508,16 @@ class Builder:
                     place[u] = moved
 
 
-def by_products(value: UOp, divisor: UOp) -> UOp:
-    """A value in which what is divided by a divisor is multiplied by its reciprocal.
+def by_products(store: UOp, divisors: Iterable[UOp]) -> UOp:
+    """A STORE in which what is divided by a divisor is multiplied by its reciprocal.
 
     why: each row has one divisor, and a work-item many results of it
     when: it is 0, of a row that looks at nothing, or from 1 to the number of keys
     """
-    shared = [u for u in toposort(value) if u.op is Ops.FDIV and u.src[1] is divisor]
-    inverse = divisor.alu(Ops.RECIPROCAL)
-    return substitute(value, {u: u.src[0].alu(Ops.MUL, inverse) for u in shared})
+    shared = [u for u in toposort(store) if u.op is Ops.FDIV and u.src[1] in divisors]
+    return substitute(
+        store, {u: u.src[0].alu(Ops.MUL, u.src[1].alu(Ops.RECIPROCAL)) for u in shared}
+    )
 
 
 def masked(load: UOp, gate: UOp | None) -> UOp:

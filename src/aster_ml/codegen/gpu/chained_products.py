@@ -17,46 +17,56 @@ from aster_ml.codegen.gpu.attention_boxes import (
     why_no_boxes,
 )
 from aster_ml.codegen.gpu.attention_kernel import Builder, stages_of
+from aster_ml.codegen.gpu.attention_slopes import Slopes, find_slopes
+from aster_ml.codegen.gpu.attention_slopes_kernel import SlopeBuilder
+from aster_ml.codegen.gpu.attention_slopes_kernel import stages_of as stages_of_slopes
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.config import BOXES
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
 from aster_ml.target import Target
-from aster_ml.target.tensor_cores import ROWS
+from aster_ml.target.tensor_cores import ROWS, TensorCore
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ranges import size_of
+
+# The widest heads of which registers have sums.
+WIDEST = 256
 
 
 class Chain(NamedTuple):
     """A choice: a row, the parts of a kernel, stages, and which PIPELINE fills them."""
 
     number: int
-    parts: Attention
+    parts: Attention | Slopes
     stages: int
     how: str
+
+
+def find_chain(kernel: Kernel, core: TensorCore) -> Attention | Slopes | None:
+    """The attention that a kernel is, or the gradient of it."""
+    return find_attention(kernel, core) or find_slopes(kernel, core)
 
 
 def chain_products(kernel: Kernel, axis: UOp, number: int) -> None:
     """Says of a kernel that a row of tensor cores computes it as attention over an axis of keys.
 
-    Raises: KernelOptError where it is none, or its heads are no multiples.
+    Raises: KernelOptError where it is none, or its heads are too wide.
     """
     core = ROWS[number]
-    found = find_attention(kernel, core)
+    found = find_chain(kernel, core)
     if found is None or found.keys is not axis:
         raise KernelOptError(
             f"attention is wanted: powers of scores of {core.dtype} less their maximum, over the "
-            "keys, times values, over the sum of these powers"
+            "keys, times values, over the sum of these powers; or a gradient of it"
         )
     if core.in_group:
-        if why := why_no_boxes(found, core):
+        why = "it is a gradient" if isinstance(found, Slopes) else why_no_boxes(found, core)
+        if why:
             raise KernelOptError(f"{core.name} wants operands that are boxes of tensors: {why}")
     else:
-        for r, step in ((found.depth, core.size("k")), (found.columns, core.size("n"))):
-            if size_of(r) % step:
-                raise KernelOptError(
-                    f"heads of multiples of {step} are wanted, not of {size_of(r)}"
-                )
+        for r in (found.depth, found.columns):
+            if size_of(r) > WIDEST:
+                raise KernelOptError(f"heads up to {WIDEST} wide are wanted, not of {size_of(r)}")
     kernel.roles.chained = (axis.arg.id, number)
 
 
@@ -70,12 +80,15 @@ def best_chain(kernel: Kernel, target: Target) -> Chain | None:
         core = ROWS[number]
         if core.in_group and BOXES < 2:
             continue
-        found = find_attention(kernel, core)
+        found = find_chain(kernel, core)
         if found is None:
             continue
-        if not core.in_group:
+        if isinstance(found, Slopes):
+            if not core.in_group:
+                return Chain(number, found, stages_of_slopes(found, core, target), "copies")
+        elif not core.in_group:
             return Chain(number, found, stages_of(found, core, target), "copies")
-        if not why_no_boxes(found, core) and (stages := stages_of_boxes(found, target)) > 1:
+        elif not why_no_boxes(found, core) and (stages := stages_of_boxes(found, target)) > 1:
             return Chain(number, found, stages, "producer")
     return None
 
@@ -87,9 +100,10 @@ def attend_in_order(kernel: Kernel, target: Target) -> None:
     """
     assert kernel.roles.chained is not None
     core = ROWS[kernel.roles.chained[1]]
-    found = find_attention(kernel, core)
+    found = find_chain(kernel, core)
     assert found is not None
-    builder = (BoxBuilder if core.in_group else Builder)(kernel, found, core, target)
+    kinds = SlopeBuilder if isinstance(found, Slopes) else Builder
+    builder = (BoxBuilder if core.in_group else kinds)(kernel, found, core, target)
     if kernel.roles.pipelined is not None:
         stages, tiles = kernel.roles.pipelined[1], ceildiv(size_of(found.keys), builder.tile)
         if tiles < stages:

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from aster_ml.dtype import dtypes
+from aster_ml.helpers import prod
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
 
@@ -27,10 +28,14 @@ Readers = dict[UOp, list[UOp]]
 
 
 class Attention(NamedTuple):
-    """Nodes that stay inside of a kernel, and nodes that get memory of their own."""
+    """Nodes that stay inside of a kernel, and nodes that get memory of their own.
+
+    `together` has stored nodes by those in whose kernel they are made, too.
+    """
 
     inside: frozenset[UOp] = frozenset()
     stored: frozenset[UOp] = frozenset()
+    together: tuple[tuple[UOp, UOp], ...] = ()
 
 
 class Factor(NamedTuple):
@@ -56,12 +61,14 @@ def find_attention(order: Iterable[UOp], multiplied: dict[str, frozenset[str]]) 
             readers.setdefault(s, []).append(u)
     inside: set[UOp] = set()
     stored: set[UOp] = set()
+    together: list[tuple[UOp, UOp]] = []
     for top, attends in known.items():
         found = attention_at(top, readers, attends)
         if found is not None and inside.isdisjoint(found.stored | found.inside):
             inside |= found.inside
             stored |= found.stored
-    return Attention(frozenset(inside), frozenset(stored))
+            together += found.together
+    return Attention(frozenset(inside), frozenset(stored), tuple(together))
 
 
 def attention_at(top: UOp, readers: Readers, attends: frozenset[str]) -> Attention | None:
@@ -74,31 +81,105 @@ def attention_at(top: UOp, readers: Readers, attends: frozenset[str]) -> Attenti
         return None
     scores = factors_of(sums[0], attends)
     climbed = climb(sums[0], readers, top)
-    if not fits(sums[0].src[0].shape[-1]):
+    if not scores or climbed is None or not fits(sums[0].src[0].shape[-1]):
         return None
-    if not scores or climbed is None or len(climbed[1]) != 2:
+    inside, ends, kept = climbed
+    totals = [u for u in ends if u.src[0].op is Ops.EXP2 and u.arg.axes == top.arg.axes]
+    if len(totals) != 1:
         return None
-    inside, ends = climbed
-    product, total = sorted(ends, key=lambda u: u.src[0].op is Ops.EXP2)
-    mixed = factors_of(product, attends)
+    total, products = totals[0], {u: factors_of(u, attends) for u in ends if u is not totals[0]}
+    forward = [u for u, found in products.items() if powers_of(found, inside) is total.src[0]]
+    if len(forward) != 1 or not all(products.values()):
+        return None
+    product = forward[0]
     result = result_of(product, total, readers)
-    if total.src[0].op is not Ops.EXP2 or total.arg.axes != top.arg.axes or not mixed:
+    if result is None or not fits(product.src[0].shape[-2]):
         return None
-    if not fits(product.src[0].shape[-2]):
-        return None
-    if result is None or len({f.value.dtype for f in (*scores, *mixed)}) != 1:
-        return None
-    powers = [f for f in mixed if f.value in inside]
-    memory = {f.value.base for f in (*scores, *mixed) if f not in powers}
-    if len(powers) != 1 or powers[0].value.src[0] is not total.src[0]:
-        return None
-    quotient, passed = result
+    quotient, passed, more = result
+    kept += more
     inside |= {sums[0], *ends, *passed}
-    for f in (*scores, *mixed):
+    factors = [*scores, *[f for found in products.values() for f in found]]
+    stored = {quotient}
+    slopes: list[tuple[tuple[int, ...], UOp]] = []
+    for u in products:
+        if u is not product:
+            found = slope_at(u, sums[0], products[u], inside, readers, attends)
+            if found is None or not set(found.ends) <= set(ends):
+                return None
+            factors += found.factors
+            inside |= found.inside
+            stored |= found.stored
+            slopes.append((u.arg.axes, found.result))
+    if len({f.value.dtype for f in factors}) != 1:
+        return None
+    for f in factors:
         inside.update(f.above)
-    computed = {u for u in memory if u.op not in (Ops.PARAM, Ops.AFTER)}
-    stored = frozenset({quotient, *computed})
-    return Attention(frozenset(inside) - stored, stored)
+    memory = {f.value.base for f in factors if f.value not in inside}
+    stored |= {u for u in memory if u.op not in (Ops.PARAM, Ops.AFTER)}
+    together = [(u, quotient) for u in kept]
+    if any([u.shape[:-1] != quotient.shape[:-1] for u in kept]):
+        return None
+    # Gradients of keys and values are made of the same scores.
+    alike: dict[object, UOp] = {}
+    for axes, u in slopes:
+        first = alike.setdefault((axes, u.shape), u)
+        if first is not u:
+            together.append((u, first))
+    stored |= {*kept, *[u for _, u in slopes]}
+    return Attention(frozenset(inside - stored), frozenset(stored), tuple(together))
+
+
+class Slope(NamedTuple):
+    """A gradient of queries, keys or values: nodes inside of its kernel, and what is stored.
+
+    `ends` are the sums that what is made of its own product ends in.
+    """
+
+    result: UOp
+    inside: set[UOp]
+    stored: set[UOp]
+    factors: list[Factor]
+    ends: list[UOp]
+
+
+def slope_at(
+    u: UOp, scores: UOp, mixed: list[Factor], inside: set[UOp], readers: Readers,
+    attends: frozenset[str],
+) -> Slope | None:  # fmt: skip
+    """The gradient that a sum of products of what is made of scores is, if one kernel makes it."""
+    narrow = [f for f in mixed if f.value in inside]
+    columns = u.src[0].shape[-1]
+    if len(narrow) != 1 or narrow[0].value.op is not Ops.CAST or not fits(columns):
+        return None
+    size = prod(scores.shape)
+    found = Slope(u, set(), set(), [], [])
+    for x in below(narrow[0].value):
+        if x.op is not Ops.REDUCE or x is scores:
+            continue
+        if prod(x.shape) != size:
+            found.stored.add(x)
+            continue
+        own = factors_of(x, attends)
+        climbed = climb(x, readers, scores)
+        if not own or climbed is None or climbed[2] or not fits(x.src[0].shape[-1]):
+            return None
+        found.inside.update({x, *climbed[0]})
+        found.ends.extend(climbed[1])
+        found.factors.extend(own)
+    above = u
+    while len(then := readers.get(above, [])) == 1 and then[0].op in MOVEMENT | {Ops.CAST}:
+        above = then[0]
+        if above.op is Ops.CAST:
+            if above.dtype.itemsize < u.dtype.itemsize:
+                return found._replace(result=above, inside=found.inside | {u})
+            break
+    return found
+
+
+def powers_of(mixed: list[Factor], inside: set[UOp]) -> UOp | None:
+    """What is rounded and multiplied with memory, of the factors of a product."""
+    found = [f.value for f in mixed if f.value in inside]
+    return found[0].src[0] if len(found) == 1 and found[0].op is Ops.CAST else None
 
 
 def fits(width: object) -> bool:
@@ -120,10 +201,9 @@ def below(u: UOp) -> Iterable[UOp]:
 
 
 def factors_of(u: UOp, attends: frozenset[str]) -> list[Factor]:
-    """The factors of a sum of products along the last axis, if a tensor core has their dtype."""
+    """The factors of a sum of products along an axis, if a tensor core has their dtype."""
     value = u.src[0]
-    last = len(value.shape) - 1
-    if u.arg.op is not Ops.ADD or u.arg.axes != (last,) or value.op is not Ops.MUL:
+    if u.arg.op is not Ops.ADD or len(u.arg.axes) != 1 or value.op is not Ops.MUL:
         return []
     found = []
     for s in value.src:
@@ -142,10 +222,14 @@ def factors_of(u: UOp, attends: frozenset[str]) -> list[Factor]:
     return found
 
 
-def climb(scores: UOp, readers: Readers, top: UOp) -> tuple[set[UOp], list[UOp]] | None:
-    """What is made of scores, and the sums that this ends in; None where it ends elsewhere."""
+def climb(scores: UOp, readers: Readers, top: UOp) -> tuple[set[UOp], list[UOp], list[UOp]] | None:
+    """What is made of scores, the sums that this ends in, and what is kept of each row for others.
+
+    None where it ends elsewhere.
+    """
     inside: set[UOp] = set()
     ends: dict[UOp, None] = {}
+    kept: dict[UOp, None] = {}
     stack = [scores]
     while stack:
         for u in readers.get(stack.pop(), ()):
@@ -153,20 +237,23 @@ def climb(scores: UOp, readers: Readers, top: UOp) -> tuple[set[UOp], list[UOp]]
                 if u.arg.op is not Ops.ADD:
                     return None
                 ends[u] = None
+            elif u.op is Ops.CONTIGUOUS and u.shape == top.shape:
+                kept[u] = None
             elif u is not top and u.op not in PASSED:
                 return None
             elif u not in inside:
                 inside.add(u)
                 stack.append(u)
-    return inside, list(ends)
+    return inside, list(ends), list(kept)
 
 
-def result_of(product: UOp, total: UOp, readers: Readers) -> tuple[UOp, set[UOp]] | None:
+def result_of(product: UOp, total: UOp, readers: Readers) -> tuple[UOp, set[UOp], list[UOp]] | None:
     """The quotient of two sums, in the dtype in which it is wanted, and the nodes on the way to it.
 
-    None where something else reads one of them.
+    With them what else is kept of each row. None where something else reads one of them.
     """
     passed: set[UOp] = set()
+    kept: list[UOp] = []
     u = product
     while u.op is not Ops.FDIV:
         above = readers.get(u, ())
@@ -177,18 +264,22 @@ def result_of(product: UOp, total: UOp, readers: Readers) -> tuple[UOp, set[UOp]
     stack = [total]
     while stack:
         for x in readers.get(stack.pop(), ()):
-            if x.op not in PASSED:
+            if x.op is Ops.CONTIGUOUS and x.shape == total.shape:
+                kept.append(x)
+            elif x.op not in PASSED:
                 return None
-            if x is not u and x not in passed:
+            elif x is not u and x not in passed:
                 passed.add(x)
                 stack.append(x)
     # What is stored anyway, only with its axes in another order, is stored at once.
     result = x = u
     while len(then := readers.get(x, [])) == 1 and is_stored_as(x, then[0]):
         x = then[0]
+        if kept and x.op is not Ops.CAST:
+            break
         if x.op is not Ops.PERMUTE:
             result = x
-    return result, passed
+    return result, passed, kept
 
 
 def is_stored_as(u: UOp, view: UOp) -> bool:

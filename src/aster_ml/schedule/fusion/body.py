@@ -97,6 +97,8 @@ class Body:
         self.nested: dict[str, int] = {}
         # What stays inside of a kernel whatever it costs, as `schedule.fusion.attention` says.
         self.inside: frozenset[UOp] = frozenset()
+        # Stored values that are made in the kernel of another, as it says, too.
+        self.together: tuple[tuple[UOp, UOp], ...] = ()
         # Views that are memory with a place of its own, as `schedule.rewrites.parts` says.
         self.parts: set[UOp] = set()
         # What makes values of fewer bytes than they have, as `schedule.fusion.unpacked` says.
@@ -122,7 +124,7 @@ class Body:
         """Some values stay inside of kernels, and others are stored."""
         if not attention.inside:
             return
-        self.inside = attention.inside
+        self.inside, self.together = attention.inside, attention.together
         self.forced |= {u for u in attention.stored if not self.in_memory(u)}
         self.costs = costs.fused_costs(self.order, self.forced)
 

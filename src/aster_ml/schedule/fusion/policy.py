@@ -52,11 +52,13 @@ class Decisions(Body):
         """
         if not self.wants_memory(u, readings):
             return False
-        below = u
+        below, is_wider = u, False
         while below.op is RESHAPE or self.is_made_wider(below):
+            is_wider = is_wider or below.op is CAST
             below = below.src[0]
         if below is u or not (below.op is REDUCE or below.op in ELEMENTWISE):
-            return True
+            # What is memory, narrow as it is, stays the only copy of it.
+            return not is_wider
         self.forced.add(below)
         self.why[below] = self.why.pop(u)
         return False

@@ -21,6 +21,7 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import (
+    AttendArg,
     AxisType,
     BodyArg,
     BoxArg,
@@ -63,6 +64,7 @@ ARG_TYPES: dict[Ops, Any] = {
     Ops.SCATTER: ScatterArg,
     Ops.STAGE: StageArg,
     Ops.EXP2: PowerArg,
+    Ops.DETACH: AttendArg,
     Ops.LOAD: LoadArg,
     Ops.STORE: StoreArg,
     Ops.SINK: BodyArg,

@@ -13,7 +13,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.errors import AsterError, InternalError
 from aster_ml.uop.infer import alu_dtype, check_alu
 from aster_ml.uop.node import UOp, to_uop
-from aster_ml.uop.ops import BINARY, TERNARY, UNARY, Ops
+from aster_ml.uop.ops import BINARY, TERNARY, UNARY, AttendArg, Ops
 from aster_ml.uop.print.text import ARG_TYPES, node_text
 from aster_ml.uop.rules.symbolic import simplify
 
@@ -150,18 +150,24 @@ PARAM_ROWS: tuple[Row, ...] = (
 DETACH_ROWS: tuple[Row, ...] = (
     (
         "it has a value, and pairs of what that is a function of and a slope",
-        lambda u: len(u.src) % 2,
+        lambda u: len(u.src) % 2 or u.arg is not None,
     ),
     (
         "values have its dtype, slopes that or bool",
-        lambda u: all(
-            [
-                s.dtype in (u.dtype, *([dtypes.bool] if i and not i % 2 else ()))
-                for i, s in enumerate(u.src)
-            ]
+        lambda u: (
+            u.arg is not None
+            or all(
+                [
+                    s.dtype in (u.dtype, *([dtypes.bool] if i and not i % 2 else ()))
+                    for i, s in enumerate(u.src)
+                ]
+            )
         ),
     ),
-    NO_ARG,
+    (
+        "it has no argument, or is attention",
+        lambda u: u.arg is None or (isinstance(u.arg, AttendArg) and len(u.src) in (5, 6)),
+    ),
 )
 
 

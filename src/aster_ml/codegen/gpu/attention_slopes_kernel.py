@@ -1,0 +1,182 @@
+"""Gradients of attention on tensor cores: scores and their slopes stay in registers.
+
+Receives a kernel of which the Opt TC chain has said that it is a gradient of attention; returns its
+graph in program order. It is made as attention is (`gpu/attention_kernel`): of
+queries each warp has rows of these and goes through the keys once, of keys and values rows of keys,
+and goes through the queries. What is kept of each row of attention says the powers at once, so that
+nothing is rescaled on the way.
+
+rewrite, of queries, for each tile of keys: p = power(q @ k^T) / total; dp = g @ v^T;
+dq = dq + (p * (dp - rows)) @ k
+"""
+
+from __future__ import annotations
+
+from aster_ml.codegen.gpu.attention_kernel import (
+    NOTHING,
+    TOGETHER,
+    Builder,
+    Tile,
+    room_of,
+)
+from aster_ml.codegen.gpu.attention_slopes import Mixed, Slopes
+from aster_ml.codegen.staging.stage import position
+from aster_ml.dtype import dtypes
+from aster_ml.helpers import ceildiv
+from aster_ml.target import Target
+from aster_ml.target.tensor_cores import TensorCore
+from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.node import UOp, index_alu, index_times
+from aster_ml.uop.ops import AxisType, KernelArg, Ops
+from aster_ml.uop.ranges import size_of
+from aster_ml.uop.rules.symbolic import simplify
+
+# Registers that sums, scores and what is rounded of them may take of a work-item's 255, and those
+# that operands of rows may take beside these.
+MOST_REGISTERS, MOST_OPERANDS, ENDS = 152, 32, 16
+# Keys of a tile, the most first.
+TILES = (64, 32, 16)
+
+
+def registers_of(parts: Slopes, tile: int) -> int:
+    """Registers of a work-item for sums, scores of a tile and what is rounded of them.
+
+    A work-item has of 16 rows half a number for each column. Ends take registers, too.
+    """
+    ends = ENDS if size_of(parts.keys) % TILES[0] or size_of(parts.rows) % TILES[0] else 0
+    sums = len(parts.mixed) * size_of(parts.columns) // 2 + ends
+    return sums + len(parts.inner) * tile // 2 + len(parts.mixed) * tile // 4
+
+
+def stages_of(parts: Slopes, core: TensorCore, target: Target) -> int:
+    """How many tiles of what lies along keys there is room for while they are copied; 1 where none.
+
+    why: with two, the copies of a tile have the time of all products of the one before
+    """
+    tile = keys_of_tile(parts, core)
+    axes = [x.depth for x in parts.inner]
+    axes += [parts.columns for m in parts.mixed if shared_tile(parts, m) is None]
+    row = sum([room_of(r, core) for r in axes]) * parts.inner[0].b.dtype.itemsize
+    there = target.copies.go_on and 2 * tile * row <= target.local_bytes
+    keys = size_of(parts.keys)
+    keys = min(keys, size_of(parts.rows)) if parts.is_triangular else keys
+    return 2 if there and keys > tile else 1
+
+
+def keys_of_tile(parts: Slopes, core: TensorCore) -> int:
+    """How many keys lie in local memory at a time."""
+    fitting = [n for n in TILES if registers_of(parts, n) <= MOST_REGISTERS]
+    step = core.size("k")
+    return int(min((fitting or TILES[-1:])[0], ceildiv(size_of(parts.keys), step) * step))
+
+
+def shared_tile(parts: Slopes, mixed: Mixed) -> int | None:
+    """The inner product that reads along keys what a sum multiplies, too; None where there is none.
+
+    why: both read it out of the same tile
+    """
+    for i, x in enumerate(parts.inner):
+        if size_of(x.depth) == size_of(parts.columns):
+            if simplify(substitute(mixed.load, {parts.columns: x.depth})) is simplify(x.b):
+                return i
+    return None
+
+
+class SlopeBuilder(Builder):
+    """A gradient of attention while it is being built."""
+
+    def keys_of_tile(self) -> int:
+        """How many keys lie in local memory at a time."""
+        return keys_of_tile(self.parts, self.core)
+
+    @property
+    def most_together(self) -> int:  # type: ignore[override]
+        """Fewer products are begun at once where registers are full."""
+        taken = registers_of(self.parts, self.tile)
+        return TOGETHER >> (taken >= MOST_REGISTERS) + (taken > MOST_REGISTERS)
+
+    @property
+    def begins_at_row(self) -> bool:
+        """Whether powers of keys before a row are 0, which are queries then."""
+        return bool(self.parts.is_nothing(self.parts.keys, self.parts.rows))
+
+    def turns(self, block: UOp, height: int) -> UOp:
+        """How many tiles a block looks at: with a triangular mask those that have powers."""
+        turns = super().turns(block, height)
+        if not self.begins_at_row:
+            return turns
+        return simplify(index_alu(Ops.SUB, turns, self.first_tile(index_times(block, height))))
+
+    def first_tile(self, start: UOp) -> UOp:
+        """The tile of the first row of a block; of rows behind all keys the last."""
+        most = ceildiv(size_of(self.parts.keys), self.tile)
+        first = index_alu(Ops.IDIV, start, UOp.index_const(self.tile))
+        beyond = index_alu(Ops.SUB, first, UOp.index_const(most - 1))
+        beyond = index_alu(Ops.MAX, beyond, UOp.index_const(0))
+        return simplify(index_alu(Ops.SUB, first, beyond))
+
+    def build(self) -> UOp:
+        """The graph."""
+        parts, core, tile = self.parts, self.core, self.turn
+        if self.begins_at_row:
+            tile = index_alu(Ops.ADD, tile, self.first_tile(self.start))
+        first = index_times(tile, self.tile)
+        tiles = [self.staged(x.b, parts.keys, x.depth, first, self.tile) for x in parts.inner]
+        own: list[Tile] = []
+        for m in parts.mixed:
+            i = shared_tile(parts, m)
+            if i is None:
+                tiles.append(self.staged(m.load, parts.keys, parts.columns, first, self.tile))
+            own.append(tiles[-1 if i is None else i])
+        barrier = UOp(Ops.BARRIER, dtypes.void, tuple([t.fill for t in tiles]))
+        place = self.inner_products(tiles, barrier)
+        key, inside = self.key_of(tile)
+        place |= {**self.outside, parts.rows: self.row, parts.keys: key}
+        narrow = [m.narrow for m in parts.mixed]
+        ends = frozenset([x.node for x in parts.inner])
+        self.mask_loads(narrow, ends, place, [inside, self.row_gate])
+        effects: list[UOp] = []
+        for m, values in zip(parts.mixed, own, strict=True):
+            value = substitute(m.narrow, place)
+            if inside is not None:
+                value = inside.where(value, UOp.const(value.dtype, 0.0))
+            effects += self.added_up(m, value, values, barrier)
+        name = f"attend_back_{size_of(parts.rows)}_{size_of(parts.keys)}"
+        arg = KernelArg(f"{name}_{'_'.join(map(str, self.heads))}_{core.dtype}", in_order=True)
+        return UOp(Ops.SINK, dtypes.void, tuple(effects), arg)
+
+    def inner_products(self, tiles: list[Tile], barrier: UOp) -> dict[UOp, UOp]:
+        """What a work-item has of each product of rows with a tile."""
+        parts, core = self.parts, self.core
+        lanes, chunk = self.lanes_of(scores=True), index_times(self.chunk, self.step)
+        depths = [room_of(x.depth, core) for x in parts.inner]
+        # Operands of rows take a register for each four numbers of a head.
+        anew = sum(depths) // 4 > MOST_OPERANDS
+        found: dict[UOp, UOp] = {}
+        for x, tile, width in zip(parts.inner, tiles, depths, strict=False):
+            is_first = x is parts.inner[0]
+            new = self.kernel.new_range
+            piece = self.piece if is_first else new(width // self.step, AxisType.UNROLL)
+            place = [chunk, *self.more_keys], index_times(piece, self.step)
+            b = self.read("b", tile, (barrier,), "nk", lanes, place)
+            a = self.of_rows(x.a, x.depth, piece, anew)
+            found[x.node] = self.product(a, b, scores=True, steps=piece)
+        return found
+
+    def added_up(self, m: Mixed, narrow: UOp, values: Tile, barrier: UOp) -> list[UOp]:
+        """The effects that add up a sum over keys and store what the kernel makes of it."""
+        core, lanes = self.core, self.lanes_of(scores=False)
+        chunk = index_times(self.chunk, self.step)
+        axes = (*self.columns, *self.column_bits.values(), *self.row_bits.values())
+        stores = [u for u in self.parts.stores if m.node in toposort(u.src[1])]
+        effects = []
+        for column in self.groups:
+            place = [chunk], index_times(column, core.size("n"))
+            b = self.read("b", values, (barrier,), "kn", lanes, place)
+            added = self.product(narrow, b, scores=False, steps=self.chunk)
+            results = self.memory(dtypes.float32, axes)
+            init = results.index(position(axes)).store(NOTHING).end(*axes)
+            end = self.changed(results, self.now(results, init, axes).alu(Ops.ADD, added), axes)
+            sums = {m.node: self.loaded(results.after(end), axes)}
+            effects += [u.end(*axes) for u in self.stored(stores, sums, column)]
+        return effects
