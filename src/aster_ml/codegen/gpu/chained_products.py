@@ -109,8 +109,9 @@ def attend_in_order(kernel: Kernel, target: Target) -> None:
         if tiles < stages:
             raise KernelOptError(f"{stages} stages are more than the {tiles} tiles of keys")
         kernel.roles.pipelined = (builder.turn.arg.id, stages)
-        ahead = core.in_group and kernel.roles.has_producer and multiplies_ahead(found)
-        kernel.roles.multiplies_ahead = ahead
+        if isinstance(found, Attention):
+            ahead = core.in_group and kernel.roles.has_producer and multiplies_ahead(found)
+            kernel.roles.multiplies_ahead = ahead
     elif core.in_group:
         raise KernelOptError(f"{core.name} wants PIPELINE copies or PIPELINE producer")
     kernel.sink = builder.build()
