@@ -401,8 +401,9 @@ class Builder:
         With `anew` they stay in local memory, from where each turn takes them.
         """
         core, rows = self.core, self.parts.rows
-        if self.loads_matrices:
-            height = self.warps * core.size("m")
+        height = self.warps * core.size("m")
+        room = height * sum([room_of(r, core) for r in self.depths]) * load.dtype.itemsize
+        if self.loads_matrices and 2 * room <= self.target.local_bytes:
             tile = self.staged(load, rows, depth, self.start, height)
             ready = UOp(Ops.BARRIER, dtypes.void, (tile.fill,))
             after = (ready, self.turn) if anew else (ready,)
@@ -452,6 +453,11 @@ class Builder:
             if word[0] == "n":
                 u = u.alu(op, UOp(Ops.SHUFFLE, u.dtype, (u,), 1 << i))
         return u
+
+    @property
+    def depths(self) -> list[UOp]:
+        """The axes along which rows are multiplied."""
+        return [self.parts.depth]
 
     def key_of(self, tile: UOp) -> tuple[UOp, UOp | None]:
         """The key of a score that a work-item has, and whether it is one, where tiles have more."""

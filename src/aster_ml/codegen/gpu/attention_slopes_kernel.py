@@ -34,6 +34,8 @@ from aster_ml.uop.rules.symbolic import simplify
 # Registers that sums, scores and what is rounded of them may take of a work-item's 255, and those
 # that operands of rows may take beside these.
 MOST_REGISTERS, MOST_OPERANDS, ENDS = 152, 32, 16
+# Wider heads than these are wide.
+WIDE = 128
 # Keys of a tile, the most first.
 TILES = (64, 32, 16)
 
@@ -41,10 +43,13 @@ TILES = (64, 32, 16)
 def registers_of(parts: Slopes, tile: int) -> int:
     """Registers of a work-item for sums, scores of a tile and what is rounded of them.
 
-    A work-item has of 16 rows half a number for each column. Ends take registers, too.
+    A work-item has of 16 rows half a number for each column. Ends take registers, too, and
+    so do addresses along wide heads.
     """
     ends = ENDS if size_of(parts.keys) % TILES[0] or size_of(parts.rows) % TILES[0] else 0
-    sums = len(parts.mixed) * size_of(parts.columns) // 2 + ends
+    widths = [size_of(x.depth) for x in parts.inner]
+    addresses = sum(widths) // 8 if max(widths) > WIDE else 0
+    sums = len(parts.mixed) * size_of(parts.columns) // 2 + ends + addresses
     return sums + len(parts.inner) * tile // 2 + len(parts.mixed) * tile // 4
 
 
@@ -94,6 +99,11 @@ class SlopeBuilder(Builder):
         """Fewer products are begun at once where registers are full."""
         taken = registers_of(self.parts, self.tile)
         return TOGETHER >> (taken >= MOST_REGISTERS) + (taken > MOST_REGISTERS)
+
+    @property
+    def depths(self) -> list[UOp]:
+        """The axes along which rows are multiplied."""
+        return [x.depth for x in self.parts.inner]
 
     @property
     def begins_at_row(self) -> bool:

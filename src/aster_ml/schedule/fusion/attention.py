@@ -21,8 +21,8 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
 
 # Fewer queries leave most rows of a tensor core without work; of wider heads than these a work-item
-# would have more sums than registers. No tensor core takes more of a head at a time than 16.
-LEAST_QUERIES, WIDEST_HEAD, HEAD_PARTS = 16, 128, 16
+# would have more sums than registers, and of wider ones than half of it more than two gradients'.
+LEAST_QUERIES, WIDEST_HEAD = 16, 256
 PASSED = ELEMENTWISE | MOVEMENT | {Ops.DETACH}
 Readers = dict[UOp, list[UOp]]
 
@@ -123,7 +123,7 @@ def attention_at(top: UOp, readers: Readers, attends: frozenset[str]) -> Attenti
     alike: dict[object, UOp] = {}
     for axes, u in slopes:
         first = alike.setdefault((axes, u.shape), u)
-        if first is not u:
+        if first is not u and 2 * int(u.shape[-1]) <= WIDEST_HEAD:
             together.append((u, first))
     stored |= {*kept, *[u for _, u in slopes]}
     return Attention(frozenset(inside - stored), frozenset(stored), tuple(together))
@@ -184,7 +184,7 @@ def powers_of(mixed: list[Factor], inside: set[UOp]) -> UOp | None:
 
 def fits(width: object) -> bool:
     """Whether tensor cores have registers for heads of this width."""
-    return isinstance(width, int) and 0 < width <= WIDEST_HEAD and width % HEAD_PARTS == 0
+    return isinstance(width, int) and 0 < width <= WIDEST_HEAD
 
 
 def below(u: UOp) -> Iterable[UOp]:
