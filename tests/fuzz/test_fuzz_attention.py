@@ -15,6 +15,7 @@ from tests.fuzz.budget import check_all, draws
 from tests.shim import devices, on_cpu
 from tests.unit.codegen.gpu.test_attention import BOUNDS, error_of
 from tests.unit.codegen.gpu.test_attention_boxes import error_of_boxes
+from tests.unit.test_attention_gradient import drawn, gradients, gradients_of, mask_of
 
 pytestmark = [
     pytest.mark.cc,
@@ -34,15 +35,37 @@ def check(seed: int) -> str | None:
     if rng.random() < 0.2:
         m = int(rng.integers(1, 16))
     d, e = (16 * int(rng.integers(1, 9)) for _ in range(2))
-    if rng.random() < 0.15:
-        # Heads that no tensor core takes are several kernels.
-        d, e = (int(rng.integers(1, 129)) for _ in range(2))
+    if rng.random() < 0.3:
+        d, e = (int(rng.integers(1, 257)) for _ in range(2))
     kind, dtype = str(rng.choice(KINDS)), list(BOUNDS)[int(rng.integers(2))]
     heads, device = int(rng.integers(1, 4)), str(rng.choice(devices.SHIMS))
     error = error_of(heads, n, m, d, e, kind, device, dtype)
     if error <= BOUNDS[dtype]:
         return None
     return f"{device} {dtype} {heads} {n} {m} {d} {e} {kind}: off by {error}"
+
+
+def gradients_are_wrong(seed: int) -> str | None:
+    """What is wrong with the gradients of one random attention."""
+    rng = np.random.default_rng(seed)
+    n, m = (int(rng.choice(SIZES)) for _ in range(2))
+    d, e = (16 * int(rng.integers(1, 9)) for _ in range(2))
+    if rng.random() < 0.5:
+        d, e = (int(rng.integers(1, 257)) for _ in range(2))
+    kind, dtype = str(rng.choice(KINDS)), list(BOUNDS)[int(rng.integers(2))]
+    heads, device = int(rng.integers(1, 3)), str(rng.choice(devices.SHIMS))
+    arrays = drawn(seed, dtype, (heads, n, d), (heads, m, d), (heads, m, e), (heads, n, e))
+    mask = mask_of(kind, n, m)
+    right = gradients_of(arrays, mask, kind == "causal")
+    mine = gradients(arrays, mask, kind == "causal", device, dtype)
+    # Errors of sums of many rounded products, beside the size of what they are errors of.
+    off = [
+        np.abs(a - b).max() / max(np.sqrt((b**2).mean()), 1e-3)
+        for a, b in zip(mine, right, strict=True)
+    ]
+    if max(off) <= 8 * BOUNDS[dtype]:
+        return None
+    return f"{device} {dtype} {heads} {n} {m} {d} {e} {kind}: off by {off}"
 
 
 def boxes_are_wrong(seed: int) -> str | None:
@@ -60,6 +83,10 @@ def boxes_are_wrong(seed: int) -> str | None:
 
 def test_random_attention_by_boxes(record_property: Callable[[str, str], None]) -> None:
     check_all("attention", draws(1, 100), boxes_are_wrong, record_property)
+
+
+def test_random_gradients(record_property: Callable[[str, str], None]) -> None:
+    check_all("gradients", draws(1, 100), gradients_are_wrong, record_property)
 
 
 def test_random_attention(record_property: Callable[[str, str], None]) -> None:

@@ -20,10 +20,11 @@ pytestmark = [
 CUDA, METAL = devices.SHIMS
 
 
-def drawn(*shapes: tuple[int, ...]) -> list[Any]:
-    """Normal numbers, which float16 holds."""
-    rng = np.random.default_rng(sum(map(sum, shapes)))
-    return [rng.standard_normal(s).astype(np.float16).astype(np.float32) for s in shapes]
+def drawn(seed: int, dtype: Any, *shapes: tuple[int, ...]) -> list[Any]:
+    """Normal numbers, which a dtype holds."""
+    rng = np.random.default_rng(seed)
+    made = [Tensor(rng.standard_normal(s).astype(np.float32), device="CPU") for s in shapes]
+    return [t.cast(dtype).cast(dtypes.float32).numpy() for t in made]
 
 
 def mask_of(kind: str, n: int, m: int) -> Any:
@@ -48,8 +49,25 @@ def gradients(arrays: list[Any], mask: Any, causal: bool, device: str, dtype: An
     return [t.cast(dtypes.float32).numpy().astype(np.float64) for t in found]
 
 
+def gradients_of(arrays: list[Any], mask: Any, causal: bool) -> list[Any]:
+    """The same in float64."""
+    q, k, v, g = (a.astype(np.float64) for a in arrays)
+    scale = 1 / np.sqrt(q.shape[-1])
+    scores = q @ k.swapaxes(-1, -2) * scale
+    if causal:
+        mask = np.tri(scores.shape[-2], scores.shape[-1], dtype=bool)
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    shares = powers / powers.sum(-1, keepdims=True)
+    result = shares @ v
+    rows = (g * result).sum(-1, keepdims=True)
+    slopes = shares * (g @ v.swapaxes(-1, -2) - rows) * scale
+    return [result, slopes @ k, slopes.swapaxes(-1, -2) @ q, shares.swapaxes(-1, -2) @ g]
+
+
 def of_torch(arrays: list[Any], mask: Any, causal: bool, dtype: Any) -> list[Any]:
-    """The same by PyTorch, of numbers of 16 bits by its flash attention."""
+    """The same by PyTorch's flash attention."""
     torch = pytest.importorskip("torch", reason="pip install torch")
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -57,9 +75,7 @@ def of_torch(arrays: list[Any], mask: Any, causal: bool, dtype: Any) -> list[Any
     given = None if mask is None else torch.tensor(mask)
     if given is not None and given.dtype != torch.bool:
         given = given.to(dtype)
-    # Of float64 there is none.
-    kind = SDPBackend.MATH if dtype is torch.float64 else SDPBackend.FLASH_ATTENTION
-    with sdpa_kernel(kind):
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         result = torch.nn.functional.scaled_dot_product_attention(
             q, k, v, attn_mask=given, is_causal=causal
         )
@@ -85,11 +101,10 @@ def off(found: list[Any], right: list[Any]) -> float:
 def test_errors_are_no_larger_than_pytorchs(device: str, name: str, kind: str) -> None:
     torch = pytest.importorskip("torch", reason="pip install torch")
     m = 65 if kind == "causal" else 47
-    arrays = drawn((1, 2, 65, 32), (1, 2, m, 32), (1, 2, m, 32), (1, 2, 65, 32))
-    if name == "bfloat16":
-        arrays = [torch.tensor(a).bfloat16().float().numpy() for a in arrays]
+    shapes = (1, 2, 65, 32), (1, 2, m, 32), (1, 2, m, 32), (1, 2, 65, 32)
+    arrays = drawn(0, getattr(dtypes, name), *shapes)
     mask, causal = mask_of(kind, 65, m), kind == "causal"
-    right = of_torch(arrays, mask, causal, torch.float64)
+    right = gradients_of(arrays, mask, causal)
     theirs = of_torch(arrays, mask, causal, getattr(torch, name))
     mine = gradients(arrays, mask, causal, device, getattr(dtypes, name))
     assert off(mine, right) <= off(theirs, right)
@@ -127,7 +142,7 @@ def test_four_kernels_and_no_scores() -> None:
 @pytest.mark.slow
 def test_gradients_of_gradients() -> None:
     """The rule builds plain graph, of which gradients are those of any other."""
-    arrays = drawn((1, 16, 16), (1, 18, 16), (1, 18, 16), (1, 16, 16))
+    arrays = drawn(1, dtypes.float16, (1, 16, 16), (1, 18, 16), (1, 18, 16), (1, 16, 16))
     found = []
     for device, dtype in (("CPU", dtypes.float32), (CUDA, dtypes.float16)):
         q, k, v, g = (Tensor(a, device="CPU").cast(dtype).to(device).realize() for a in arrays)
@@ -145,7 +160,7 @@ def test_gradients_of_gradients() -> None:
 
 
 def test_a_row_that_sees_nothing_has_no_gradient() -> None:
-    arrays = drawn((1, 32, 16), (1, 32, 16), (1, 32, 16), (1, 32, 16))
+    arrays = drawn(2, dtypes.float16, (1, 32, 16), (1, 32, 16), (1, 32, 16), (1, 32, 16))
     mask = mask_of("bool", 32, 32)
     mask[5] = False
     _, q, _, _ = gradients(arrays, mask, False, CUDA, dtypes.float16)

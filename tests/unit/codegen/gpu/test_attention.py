@@ -78,7 +78,7 @@ def error_of(
         mask = rng.standard_normal((n, m)).astype(np.float32)
     given = None if mask is None else Tensor(mask, device=device)
     result = q.scaled_dot_product_attention(k, v, given, is_causal=kind == "causal")
-    assert (len(steps_of(result)) == 1) == (d % 16 == e % 16 == 0)
+    assert len(steps_of(result)) == 1
     found = result.cast(dtypes.float32).numpy()
     right = wanted(*numbers, mask, kind == "causal")
     return float(np.max(np.abs(found - right), initial=0.0))
@@ -91,6 +91,9 @@ def error_of(
         (CUDA, (2, 64, 64, 64, 64), "", dtypes.float16),
         (CUDA, (1, 130, 130, 32, 64), "causal", dtypes.bfloat16),
         (CUDA, (2, 33, 65, 128, 128), "bool", dtypes.float16),
+        (CUDA, (1, 33, 40, 20, 72), "causal", dtypes.float16),
+        (CUDA, (1, 20, 50, 200, 250), "", dtypes.float16),
+        (CUDA, (1, 16, 1, 8, 8), "", dtypes.float16),
         (METAL, (1, 70, 70, 128, 128), "causal", dtypes.float16),
         (METAL, (3, 50, 77, 64, 64), "float", dtypes.bfloat16),
         (METAL, (2, 16, 7, 16, 16), "float", dtypes.float16),
@@ -197,7 +200,8 @@ def test_other_attention_is_computed_as_before() -> None:
     # A dtype that is rounded on the way, few queries, wide heads.
     assert steps(dtypes.float32, 32, 64) > 1
     assert steps(dtypes.float16, 8, 64) > 1
-    assert steps(dtypes.float16, 32, 256) > 1
+    assert steps(dtypes.float16, 32, 256) == 1
+    assert steps(dtypes.float16, 32, 257) > 1
     assert steps(dtypes.float16, 32, 64, "CPU") > 1
     with Context(FUSE=0):
         assert steps(dtypes.float16, 48, 64) > 1
