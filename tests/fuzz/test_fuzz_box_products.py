@@ -69,7 +69,8 @@ def check(seed: int) -> str | None:
     card = replace(CARD, units=few or CARD.units)
     with Context(BOXES=2 if few else 1):
         linear, opts = lower(ast, card)
-        clusters = in_clusters(rng, opts, (n, m), len(batch)) if few else ()
+        # Axes of results that lie turned around have other names.
+        clusters = in_clusters(rng, opts, (n, m), len(batch)) if few and not across else ()
         if clusters:
             linear, opts = lower(ast, card, clusters)
         if any(u.op is Ops.BOX for u in linear.uops) and all(o.how != "out" for o in opts):
@@ -129,12 +130,9 @@ def test_products_of_boxes(record_property: Callable[[str, str], None]) -> None:
     seeds = draws(3, 300)
     BOXES.clear()
     CLUSTERS.clear()
-    check_all("products of boxes", seeds, check, record_property)
-    # Others are multiplied by warps: odd sizes are strides of no 16 bytes.
-    assert any(BOXES) or len(seeds) < 3
-    assert set(CLUSTERS) == {2, 4} or len(seeds) < 30
     STORED.clear()
     check_all("products of boxes", seeds, check, record_property)
     # Others are multiplied by warps: odd sizes are strides of no 16 bytes.
     assert any(BOXES) or len(seeds) < 3
+    assert set(CLUSTERS) == {2, 4} or len(seeds) < 30
     assert any(STORED) or len(seeds) < 6

@@ -172,6 +172,8 @@ def store_where(kernel: Kernel, gate: UOp) -> UOp:
     """The graph in which all stores are masked by one more condition."""
     gated: dict[UOp, UOp] = {}
     for store in kernel.stores:
-        both = store.src[2].alu(Ops.AND, gate) if len(store.src) > 2 else gate
-        gated[store] = UOp(Ops.STORE, store.dtype, (*store.src[:2], both))
+        # A box has its places before a gate.
+        own = 2 + (len(store.arg.sizes) if store.op is Ops.STORE_BOX else 0)
+        both = store.src[own].alu(Ops.AND, gate) if len(store.src) > own else gate
+        gated[store] = UOp(store.op, store.dtype, (*store.src[:own], both), store.arg)
     return substitute(kernel.sink, gated)

@@ -288,3 +288,16 @@ def test_other_products_have_no_boxes() -> None:
     ast = product(64, 64, 64)
     with pytest.raises(KernelOptError, match="STAGE out wants a product"):
         lower(ast, CARD, parse_opts("LOCAL(r0,8) LOCAL(r1,8) STAGE(0,0,out)"))
+
+
+@pytest.mark.cc
+@needs_cc
+def test_blocks_of_a_cluster_that_have_no_tile_store_nothing() -> None:
+    a, b = draw(128, 128), draw(128, 192)
+    out = np.full((128, 192), 77, np.float16)
+    # Three tiles, in pairs.
+    opts = PRODUCER.replace("BLOCKS(0,1,loop)", "BLOCKS(r1,2,cluster)")
+    linear = program(opts, product(128, 128, 192))
+    assert any(len(u.src) == 5 for u in linear.uops if u.op is Ops.STORE_BOX)
+    run_on_cpu(linear, [out, a, b])
+    np.testing.assert_array_equal(out.astype(np.float32), a.astype(np.float32) @ b)
