@@ -32,7 +32,7 @@ from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.target.copies import BARRIERS, BARRIERS_NBYTES, BOXES, Copies
 from aster_ml.uop.graph import toposort
-from aster_ml.uop.linear import Linear, shared_nbytes
+from aster_ml.uop.linear import NUMBERS_OF_ITEMS, Linear, shared_nbytes
 from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import AxisType, Ops, StoreArg
 from aster_ml.uop.ranges import size_of
@@ -138,7 +138,21 @@ class PipelinedCopies:
         """The new list."""
         parts = self.beside() if self.go_on else self.by_registers()
         first = [*self.first(), *self.brought_once()]
-        return replace(self.linear, uops=self.once([*first, *parts, *self.behind]))
+        # All are done with the last turn of the loop before its stages are filled once more.
+        again = [UOp(Ops.BARRIER, dtypes.void, ())] if self.is_repeated() else []
+        return replace(self.linear, uops=self.once([*first, *again, *parts, *self.behind]))
+
+    def is_repeated(self) -> bool:
+        """Whether the loop runs once for each turn of another one.
+
+        Raises: KernelOptError where barriers count turns, which they do from the first one on.
+        """
+        left = {u.src[0] for u in self.before if u.op is Ops.END}
+        loops = [u for u in self.before if u.op is Ops.RANGE and u.arg.kind not in NUMBERS_OF_ITEMS]
+        is_inside = any([u not in left for u in loops])
+        if is_inside and self.copies.ends == BARRIERS:
+            raise KernelOptError(f"{self.linear.name}: boxes are copied ahead of one loop alone")
+        return is_inside
 
     def first(self) -> list[UOp]:
         """What stands before the loop."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 
 from aster_ml.config import WINO
+from aster_ml.device import Device
 from aster_ml.dtype import DType, DTypeLike, least_upper_dtype, sum_acc_dtype, to_dtype
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.helpers import make_tuple
@@ -23,6 +24,7 @@ from aster_ml.mixin.pool import PoolMixin, pad_last, resolve_padding, windows_of
 from aster_ml.mixin.sizes import same_size
 from aster_ml.mixin.transposed import Axis, transposed
 from aster_ml.mixin.winograd import winograd, winograd_way
+from aster_ml.target.tensor_cores import chained_dtypes
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, ReduceArg
@@ -199,7 +201,7 @@ class ContractMixin(PoolMixin):
         result, wide = accumulation_dtypes((x.dtype, weight.dtype), dtype)
         pads = resolve_padding(padding, dims, "conv")
         steps = make_tuple(stride, dims), make_tuple(dilation, dims)
-        if WINO and steps == ((1, 1), (1, 1)):
+        if WINO and steps == ((1, 1), (1, 1)) and not (WINO < 0 and multiplies_narrow(x)):
             tiles = (2,) if WINO < 0 else (2, 4)
             way = winograd_way(x.uop, weight.uop, wide, pads, groups, tiles)
             if way is not None:
@@ -418,3 +420,13 @@ def align_axes(x: C, labels: Labels, wanted: Labels) -> C:
     x = x.permute([labels.index(label) for label in wanted if label in labels])
     sizes = iter(x.shape)
     return x.reshape(tuple([next(sizes) if label in labels else 1 for label in wanted]))
+
+
+def multiplies_narrow(x: Any) -> bool:
+    """Whether tensor cores of its device multiply numbers of this value's dtype.
+
+    why: they have more multiplications to spare than transforms in float32 save
+    """
+    if x.dtype.itemsize != 2 or not isinstance(x.device, str):
+        return False
+    return x.dtype.name in chained_dtypes(Device[x.device].target.tensor_cores)

@@ -29,6 +29,7 @@ from aster_ml.schedule.kernels.order import order_drafts
 from aster_ml.schedule.rewrites.copies import copy_before_views
 from aster_ml.schedule.rewrites.fold_numbers import fold_numbers
 from aster_ml.schedule.rewrites.join_bytes import join_bytes
+from aster_ml.schedule.rewrites.narrow_padding import pad_before_widening
 from aster_ml.schedule.rewrites.sink_gather import gather_before_storing
 from aster_ml.schedule.rewrites.sink_shrink import crop_before_reducing
 from aster_ml.schedule.rewrites.split_matmul_sums import split_products
@@ -213,6 +214,10 @@ BODY_PASSES = (
     Pass(
         "sink shrinks", crop_before_reducing,
         why="before reductions are split: a part of one may be short",
+    ),
+    Pass(
+        "pad before widening", pad_before_widening,
+        why="before kernels: whether padding is stored is decided there, and in which dtype",
     ),
     Pass(
         "split sums of products", split_products,

@@ -61,7 +61,26 @@ def product_of(kernel: Kernel, axis: UOp, core: TensorCore) -> Product | None:
     columns = [r for r in loops if r in b.ranges and r not in a.ranges]
     if not rows or not columns or axis not in a.ranges or axis not in b.ranges:
         return None
-    return Product(u, a, b, max(rows, key=size_of), max(columns, key=size_of))
+    m, n = (
+        along(kernel, x, loops, size)
+        for x, loops, size in ((a, rows, core.size("m")), (b, columns, core.size("n")))
+    )
+    return Product(u, a, b, m, n)
+
+
+def along(kernel: Kernel, operand: UOp, loops: list[UOp], size: int) -> UOp:
+    """Of axes that only one operand has the one to tile: neighbours in memory, else the longest.
+
+    why: elements that lie apart are each a sector of memory of its own
+    """
+    near = {
+        r
+        for access in kernel.facts.accesses
+        if access.node is operand
+        for r in loops
+        if access.stride(r) == 1 and size_of(r) >= size
+    }
+    return max(loops, key=lambda r: (r in near, size_of(r)))
 
 
 def use_tensor_core(kernel: Kernel, axis: UOp, number: int) -> None:

@@ -56,7 +56,8 @@ class Decisions(Body):
         while below.op is RESHAPE or self.is_made_wider(below):
             is_wider = is_wider or below.op is CAST
             below = below.src[0]
-        if below is u or not (below.op is REDUCE or below.op in ELEMENTWISE):
+        is_padded = is_wider and below.op is PAD
+        if below is u or not (below.op is REDUCE or below.op in ELEMENTWISE or is_padded):
             # What is memory, narrow as it is, stays the only copy of it.
             return not is_wider
         self.forced.add(below)
