@@ -27,10 +27,10 @@ from aster_ml.codegen.lower.linearize import check_scratch, linearize
 from aster_ml.codegen.lower.program_order import drop_work_groups, linearize_in_order
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.codegen.pipelined_copies import pipeline_loop
+from aster_ml.codegen.pipelined_products import pipeline_products
 from aster_ml.codegen.pipelining import pipeline_rows
 from aster_ml.codegen.prefetch import ask_for_next_blocks
 from aster_ml.codegen.producer import copy_apart
-from aster_ml.codegen.products_ahead import multiply_ahead
 from aster_ml.codegen.products_in_place import add_in_place
 from aster_ml.codegen.staging.accumulators import sum_rows
 from aster_ml.codegen.staging.dot_packing import pack_words
@@ -143,12 +143,12 @@ def pipelines_copies(kernel: Kernel, target: Target) -> bool:
 
 def has_producer(kernel: Kernel, target: Target) -> bool:
     """Kernels with the Opt PIPELINE producer."""
-    return kernel.roles.has_producer and not kernel.roles.multiplies_ahead
+    return kernel.roles.has_producer and not kernel.roles.pipelines_products
 
 
-def multiplies_ahead(kernel: Kernel, target: Target) -> bool:
+def pipelines_products(kernel: Kernel, target: Target) -> bool:
     """Kernels with it, of attention whose powers wait for the next tile."""
-    return kernel.roles.has_producer and kernel.roles.multiplies_ahead
+    return kernel.roles.has_producer and kernel.roles.pipelines_products
 
 
 def leaves_by_boxes(kernel: Kernel, target: Target) -> bool:
@@ -284,7 +284,7 @@ ON_LINEAR = (
         why="as copies ahead",
     ),
     Pass(
-        "multiply ahead", multiply_ahead, applies=multiplies_ahead, needed=True,
+        "multiply ahead", pipeline_products, applies=pipelines_products, needed=True,
         why="as copies ahead",
     ),
     Pass(

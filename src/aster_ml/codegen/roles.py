@@ -57,7 +57,7 @@ class Roles:
     # The axis of keys of attention, by id, and the row of a tensor core that computes it.
     chained: tuple[int, int] | None = None
     # Whether its powers are computed while those of the tile before are multiplied.
-    multiplies_ahead: bool = False
+    pipelines_products: bool = False
     # The axis that runs over strips of a reduction, whose sums lie in the output in between.
     strips: int | None = None
     # How many steps of its reduction are taken at a time for a whole row; 0 without rows.

@@ -68,7 +68,8 @@ def test_time_grows_with_the_length_and_not_with_its_square() -> None:
         return time.process_time() - start
 
     seconds(2000)
-    short, long = min(seconds(2000) for _ in range(3)), seconds(20_000)
+    # The least of some, as other work on the machine takes the caches away.
+    short, long = (min([seconds(n) for _ in range(3)]) for n in (2000, 20_000))
     assert long < 40 * short
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from aster_ml.codegen.gpu.attention import Attention, find_attention
 from aster_ml.codegen.gpu.attention_boxes import (
     BoxBuilder,
-    multiplies_ahead,
+    pipelines_products,
     stages_of_boxes,
     why_no_boxes,
 )
@@ -110,8 +110,8 @@ def attend_in_order(kernel: Kernel, target: Target) -> None:
             raise KernelOptError(f"{stages} stages are more than the {tiles} tiles of keys")
         kernel.roles.pipelined = (builder.turn.arg.id, stages)
         if isinstance(found, Attention):
-            ahead = core.in_group and kernel.roles.has_producer and multiplies_ahead(found)
-            kernel.roles.multiplies_ahead = ahead
+            ahead = core.in_group and kernel.roles.has_producer and pipelines_products(found)
+            kernel.roles.pipelines_products = ahead
     elif core.in_group:
         raise KernelOptError(f"{core.name} wants PIPELINE copies or PIPELINE producer")
     kernel.sink = builder.build()

@@ -102,8 +102,8 @@ def tensor_cores(kernel: Kernel, depth: UOp, target: Target) -> Iterator[Opts]:
         found = product_of(kernel, depth, core)
         if found is not None:
             axes = {"m": found.m, "n": found.n, "k": depth}
-            uneven = [(r, core.size(w)) for w, r in axes.items() if size_of(r) % core.size(w)]
-            masks = [Opt(OptOps.SPLIT, axis_name(r), n, how="mask") for r, n in uneven]
+            short = [(r, core.size(w)) for w, r in axes.items() if size_of(r) % core.size(w)]
+            masks = [Opt(OptOps.SPLIT, axis_name(r), n, how="mask") for r, n in short]
             yield (*masks, Opt(OptOps.TC, axis_name(depth), number))
 
 

@@ -207,7 +207,7 @@ def test_what_no_box_brings_is_refused(shapes: Any, said: str) -> None:
 def test_other_attention_is_by_registers() -> None:
     """Few keys, and heads whose neighbours lie apart; and all of it without the setting."""
 
-    def opts(*shape: int, turned: bool = False, boxes: int = 2) -> str:
+    def chosen_opts(*shape: int, turned: bool = False, boxes: int = 2) -> str:
         q, k, v = [Tensor.empty(*shape, dtype="half", device=devices.SHIMS[0]) for _ in range(3)]
         v = v.reshape(shape[0], shape[2], shape[1]).transpose(1, 2) if turned else v
         with Context(BOXES=boxes):
@@ -215,10 +215,10 @@ def test_other_attention_is_by_registers() -> None:
                 map(repr, lower(kernel_of(q.scaled_dot_product_attention(k, v)), CARD)[1])
             )
 
-    assert "producer" in opts(1, 256, 64)
-    assert "producer" not in opts(1, 256, 64, boxes=1)
-    assert "producer" not in opts(1, 64, 64)
-    assert "producer" not in opts(1, 256, 64, turned=True)
+    assert "producer" in chosen_opts(1, 256, 64)
+    assert "producer" not in chosen_opts(1, 256, 64, boxes=1)
+    assert "producer" not in chosen_opts(1, 64, 64)
+    assert "producer" not in chosen_opts(1, 256, 64, turned=True)
 
 
 @needs_nvrtc

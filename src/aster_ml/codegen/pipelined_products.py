@@ -31,7 +31,7 @@ from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import size_of
 
 
-def multiply_ahead(linear: Linear, kernel: Kernel, target: Target) -> Linear:
+def pipeline_products(linear: Linear, kernel: Kernel, target: Target) -> Linear:
     """A producer copies, and powers are computed while those of the tile before are multiplied."""
     return ProductsAhead(*loop_of(linear, kernel, target)).run()
 
