@@ -61,7 +61,7 @@ def wrong_with(ast: UOp, target: Target, seed: int) -> str | None:
     linear, opts = lower(ast, target)
     start = schedule_kernel(ast, target, opts)
     known: dict[object, Linear] = {start.value: linear}
-    candidates = list(changed(start, opts))
+    candidates = list(changed(start, opts, target))
     random.Random(seed).shuffle(candidates)
     tried = 0
     for candidate in candidates:

@@ -38,6 +38,8 @@ def order_tiles(kernel: Kernel, axis: UOp, rows: int) -> None:
         raise KernelOptError("an axis of outputs is wanted whose size is a number")
     if not 1 < rows <= size_of(axis):
         raise KernelOptError(f"2 to {size_of(axis)} tiles of the axis are wanted, not {rows}")
+    if not any([size_of(r) > 1 for r in kernel.output_loops if r is not axis]):
+        raise KernelOptError("tiles along another axis are wanted: along one there is one order")
     kernel.roles.tile_rows = (axis.arg.id, rows)
 
 

@@ -39,7 +39,8 @@ def verify_kernel(roots: Any) -> None:
     for u in nodes:
         if u.op in (Ops.END, Ops.REDUCE):
             for r in u.src[1:]:
-                if closed_by.setdefault(r, u.op) is not u.op:
+                # Lanes that a work-item keeps in registers are folded, and stored as well.
+                if not r.arg.kind.is_lane and closed_by.setdefault(r, u.op) is not u.op:
                     raise fail("kernel", u, f"{r!r} is closed by a REDUCE and by an END")
     for root in roots:
         if root.op is not Ops.SINK:

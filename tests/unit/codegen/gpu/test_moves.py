@@ -143,3 +143,9 @@ def test_no_opts_of_simd_registers_are_proposed() -> None:
     found: list[Opts] = list(changed(start, tuple(start.applied), AMPERE))
     unwanted = {"THREAD", "NONTEMPORAL", "PREFETCH", "KBLOCK output", "UPCAST shift"}
     assert not unwanted & {o.kind for opts in found for o in opts}
+
+
+def test_tiles_along_one_axis_have_one_order() -> None:
+    ast = kernel_of(Tensor.empty(4096) + 1)
+    with pytest.raises(KernelOptError, match="along another axis"):
+        lower(ast, AMPERE, parse_opts("LOCAL(r0,64) BLOCKS(r0,2,order)"))
