@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from aster_ml import Context, Device, Tensor, nn
 from aster_ml.backend import Backend, Program
+from aster_ml.runtime.cuda_compiler import roomier
 from aster_ml.runtime.host_queue import HostQueue
 from aster_ml.runtime.null import NullAllocator, NullProgram, no_copy
 from aster_ml.target import Target
@@ -61,6 +62,8 @@ def compile_kernel(source: str, arch: str) -> Report:
     nvrtc.nvrtcGetProgramLog(program, log)
     nvrtc.nvrtcDestroyProgram(program)
     text, seconds = log.decode(errors="replace"), time.process_time() - start
+    if (roomy := roomier(source, text)) is not None:
+        return compile_kernel(roomy, arch)
     if status:
         return Report(name, seconds=seconds, error=text)
     numbers = [

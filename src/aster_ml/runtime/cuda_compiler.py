@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -27,10 +28,15 @@ from aster_ml.target.cuda import dynamic_nbytes
 from aster_ml.target.tensor_maps import TensorMap, tensor_maps
 
 # A product and a sum are rounded apart where the source has them apart.
-OPTIONS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
+OPTIONS = (
+    "--std=c++17", "--fmad=false", "--device-as-default-execution-space", "--ptxas-options=-v",
+)  # fmt: skip
+# What ptxas says of registers that lie in memory, and where a source asks for more blocks at once.
+SPILLS = re.compile(r"[1-9]\d* bytes spill stores")
+MANY_AT_ONCE = re.compile(r"(__launch_bounds__\(\d+, )[2-9]\)")
 # From this capability on code for one architecture alone ("a") may use all that it has.
 FIRST_OF_ITS_OWN = 90
-MAGIC = b"aster-cubin-3\n\0\0"
+MAGIC = b"aster-cubin-4\n\0\0"
 HEADER = struct.Struct(f"<{len(MAGIC)}sQQ")
 # What a source says that looks where buffers begin, and what spares it that.
 LOOKS, ALIGNED = "#if !ASTER_ALIGNED\n", "#define ASTER_ALIGNED 1\n"
@@ -120,7 +126,10 @@ def options_of(source: str, arch: str) -> list[str]:
 
 
 def compile_cubin(source: str, arch: str) -> bytes:
-    """The machine code of a source. Raises: CompileError with the compiler's words."""
+    """The machine code of a source. Raises: CompileError with the compiler's words.
+
+    Where registers for several blocks at once are too few it is that for one block.
+    """
     rtc = binding()
     options = [option.encode() for option in options_of(source, arch)]
     status, program = rtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
@@ -133,9 +142,19 @@ def compile_cubin(source: str, arch: str) -> bytes:
                 f"NVRTC {'.'.join(map(str, version()))} refused generated CUDA C++ for {arch}:\n"
                 f"{log_of(program)}"
             )
-        return read(program, rtc.nvrtcGetCUBINSize, rtc.nvrtcGetCUBIN)
+        roomy = roomier(source, log_of(program))
+        if roomy is None:
+            return read(program, rtc.nvrtcGetCUBINSize, rtc.nvrtcGetCUBIN)
     finally:
         rtc.nvrtcDestroyProgram(program)
+    return compile_cubin(roomy, arch)
+
+
+def roomier(source: str, log: str) -> str | None:
+    """A source with all registers for each block, where its log says that too few are left."""
+    if SPILLS.search(log) is None or MANY_AT_ONCE.search(source) is None:
+        return None
+    return MANY_AT_ONCE.sub(r"\g<1>1)", source)
 
 
 def read(program: Any, size: Any, get: Any) -> bytes:

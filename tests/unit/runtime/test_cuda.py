@@ -502,6 +502,16 @@ def test_compiler_needs_no_driver(stub: cuda_stub.Stub, monkeypatch: pytest.Monk
         cuda_compiler.compile_source("extern int x", "sm_80")
 
 
+def test_code_that_spills_has_the_registers_of_one_block() -> None:
+    """Where more blocks at once were asked for, and never otherwise."""
+    source = 'extern "C" __global__ void __launch_bounds__(256, {})\nf() {{}}'
+    spills = "ptxas info: 48 bytes stack frame, 48 bytes spill stores, 44 bytes spill loads"
+    fits = "ptxas info: 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
+    assert cuda_compiler.roomier(source.format(2), spills) == source.format(1)
+    assert cuda_compiler.roomier(source.format(2), fits) is None
+    assert cuda_compiler.roomier(source.format(1), spills) is None
+
+
 def test_arguments_are_prepared_once(backend: cuda.CudaBackend) -> None:
     add, x = load(backend, "add_n"), floats(np.zeros(4))
     add((x.handle,), (1,), Grid((1,), (4,)))
