@@ -68,10 +68,20 @@ def room_of(r: UOp, core: TensorCore) -> int:
     return int(ceildiv(size_of(r), step) * step)
 
 
+def most_keys(keys: UOp, core: TensorCore) -> int:
+    """The keys of a tile that has all of them: the last ones are masked.
+
+    why: the work-items of a block fill a tile in equal parts, however wide heads are
+    """
+    step = core.size("k")
+    whole = max(step, WARPS * core.warp // step)
+    return int(ceildiv(size_of(keys), whole) * whole)
+
+
 def keys_of_tile(parts: Attention, core: TensorCore) -> int:
     """How many keys lie in local memory at a time."""
-    step, width = core.size("k"), room_of(parts.depth, core) + room_of(parts.columns, core)
-    most = ceildiv(size_of(parts.keys), step) * step
+    width = room_of(parts.depth, core) + room_of(parts.columns, core)
+    most = most_keys(parts.keys, core)
     short = min(TILES.values())
     ends = size_of(parts.keys) % short or size_of(parts.rows) % (WARPS * core.size("m"))
     is_full = ends or parts.score.op is not Ops.REDUCE or width > WIDE

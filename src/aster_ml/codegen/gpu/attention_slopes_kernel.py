@@ -17,6 +17,7 @@ from aster_ml.codegen.gpu.attention_kernel import (
     TOGETHER,
     Builder,
     Tile,
+    most_keys,
     room_of,
 )
 from aster_ml.codegen.gpu.attention_slopes import Mixed, Slopes
@@ -71,8 +72,7 @@ def stages_of(parts: Slopes, core: TensorCore, target: Target) -> int:
 def keys_of_tile(parts: Slopes, core: TensorCore) -> int:
     """How many keys lie in local memory at a time."""
     fitting = [n for n in TILES if registers_of(parts, n) <= MOST_REGISTERS]
-    step = core.size("k")
-    return int(min((fitting or TILES[-1:])[0], ceildiv(size_of(parts.keys), step) * step))
+    return min((fitting or TILES[-1:])[0], most_keys(parts.keys, core))
 
 
 def shared_tile(parts: Slopes, mixed: Mixed) -> int | None:
