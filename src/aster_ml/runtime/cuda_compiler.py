@@ -130,6 +130,13 @@ def compile_cubin(source: str, arch: str) -> bytes:
 
     Where registers for several blocks at once are too few it is that for one block.
     """
+    cubin, log = compile_once(source, arch)
+    roomy = roomier(source, log)
+    return cubin if roomy is None else compile_once(roomy, arch)[0]
+
+
+def compile_once(source: str, arch: str) -> tuple[bytes, str]:
+    """The machine code of a source and what the compiler says of it. Raises: CompileError."""
     rtc = binding()
     options = [option.encode() for option in options_of(source, arch)]
     status, program = rtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
@@ -142,12 +149,9 @@ def compile_cubin(source: str, arch: str) -> bytes:
                 f"NVRTC {'.'.join(map(str, version()))} refused generated CUDA C++ for {arch}:\n"
                 f"{log_of(program)}"
             )
-        roomy = roomier(source, log_of(program))
-        if roomy is None:
-            return read(program, rtc.nvrtcGetCUBINSize, rtc.nvrtcGetCUBIN)
+        return read(program, rtc.nvrtcGetCUBINSize, rtc.nvrtcGetCUBIN), log_of(program)
     finally:
         rtc.nvrtcDestroyProgram(program)
-    return compile_cubin(roomy, arch)
 
 
 def roomier(source: str, log: str) -> str | None:
