@@ -29,7 +29,7 @@ from aster_ml.schedule.kernels.order import order_drafts
 from aster_ml.schedule.rewrites.copies import copy_before_views
 from aster_ml.schedule.rewrites.fold_numbers import fold_numbers
 from aster_ml.schedule.rewrites.join_bytes import join_bytes
-from aster_ml.schedule.rewrites.narrow_padding import pad_before_widening
+from aster_ml.schedule.rewrites.narrow_padding import has_narrow_products, pad_before_widening
 from aster_ml.schedule.rewrites.sink_gather import gather_before_storing
 from aster_ml.schedule.rewrites.sink_shrink import crop_before_reducing
 from aster_ml.schedule.rewrites.split_matmul_sums import split_products
@@ -216,7 +216,7 @@ BODY_PASSES = (
         why="before reductions are split: a part of one may be short",
     ),
     Pass(
-        "pad before widening", pad_before_widening,
+        "pad before widening", pad_before_widening, applies=has_narrow_products,
         why="before kernels: whether padding is stored is decided there, and in which dtype",
     ),
     Pass(
@@ -269,14 +269,14 @@ def planning(
     params = sorted([u for u in order if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
     if [p.arg.slot for p in params] != list(range(len(params))):
         raise InternalError(f"plan: parameters are not numbered 0..{len(params) - 1}: {params}")
-    clock, work = PassClock(), Work(workers, plain)
+    devices = devices_of(order, workers)
+    clock, work = PassClock(), Work(workers, plain, devices)
     made = body
     for step in BODY_PASSES:
         if (step.needed or not plain) and (step.applies is None or step.applies(work)):
             body, order = made, order_of(made, body, order)
             made = step.run(body, order, work)
             clock(step, made)
-    devices = devices_of(order, workers)
     limits = {name: w.buffers for name, w in devices.items() if w.buffers}
     nested = {name: w.nested for name, w in devices.items() if w.nested}
     multiplied = {name: w.attends for name, w in devices.items() if w.attends}

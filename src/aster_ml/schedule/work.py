@@ -51,11 +51,13 @@ PLAIN, PLAINEST = 1, 2
 
 @dataclass
 class Work:
-    """`workers` says how many share a kernel of a device; `plain` is 0, PLAIN or PLAINEST.
+    """`workers` says how many share a kernel of a device, `devices` the same of those of a body;
+    `plain` is 0, PLAIN or PLAINEST.
 
     `numbers` are outputs that are one number everywhere, by the argument that they are written to.
     """
 
     workers: WorkersOf
     plain: int = 0
+    devices: dict[str, Workers] = field(default_factory=dict)
     numbers: dict[int, Any] = field(default_factory=dict)

@@ -9,25 +9,29 @@ why: what is padded and read by overlapping windows is stored, and stored wider 
 
 from __future__ import annotations
 
-from aster_ml.schedule.work import Work, devices_of
+from aster_ml.schedule.work import Work
 from aster_ml.uop.graph import rebuilt
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 
+def has_narrow_products(work: Work) -> bool:
+    """Whether tensor cores of a device of the body multiply numbers of 16 bits."""
+    return any([w.attends for w in work.devices.values()])
+
+
 def pad_before_widening(body: UOp, order: list[UOp], work: Work) -> UOp:
     """What tensor cores multiply is padded as narrow as it is."""
-    multiplied = {name: w.attends for name, w in devices_of(order, work.workers).items()}
-    if not any(multiplied.values()):
-        return body
 
     def swap(old: UOp, u: UOp) -> UOp:
         cast = u.src[0]
         if cast.op is not Ops.CAST:
             return u
         x = cast.src[0]
-        is_multiplied = x.dtype.name in multiplied.get(str(u.device), ())
-        if not is_multiplied or x.dtype.itemsize >= cast.dtype.itemsize:
+        device = work.devices.get(str(u.device))
+        if device is None or x.dtype.name not in device.attends:
+            return u
+        if x.dtype.itemsize >= cast.dtype.itemsize:
             return u
         return UOp(Ops.PAD, x.dtype, (x, *u.src[1:]), u.arg).cast(cast.dtype)
 

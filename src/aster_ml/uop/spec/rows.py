@@ -120,6 +120,10 @@ HINT: Row = (
     lambda u: u.arg is None or type(u.arg) is ARG_TYPES[u.op],
 )
 ARG_TYPE: Row = ("its argument is of the type for its op", lambda u: type(u.arg) is ARG_TYPES[u.op])
+HAS_PLACES: Row = (
+    "it has a place in each dimension of the tensor",
+    lambda u: len(u.src) - 2 - len(u.arg.sizes) in (0, 1),
+)
 SCALAR: Row = ("it is a scalar", lambda u: u.shape == ())
 
 CONST_ROWS: tuple[Row, ...] = (

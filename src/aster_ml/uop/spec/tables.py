@@ -14,6 +14,7 @@ from aster_ml.uop.spec.rows import (
     BOOL,
     CONST_ROWS,
     DETACH_ROWS,
+    HAS_PLACES,
     HINT,
     INDEX,
     IS_VOID,
@@ -333,19 +334,13 @@ KERNEL: Table = {
         IS_VOID,
         ARG_TYPE,
         ("it copies from a PARAM to local memory", lambda u: is_box(u)),
-        (
-            "it has a place in each dimension of the tensor",
-            lambda u: len(u.src) - 2 - len(u.arg.sizes) in (0, 1),
-        ),
+        HAS_PLACES,
     ),
     Ops.STORE_BOX: (
         IS_VOID,
         ARG_TYPE,
         ("it copies from local memory to a PARAM", lambda u: is_box(u)),
-        (
-            "it has a place in each dimension of the tensor",
-            lambda u: len(u.src) - 2 - len(u.arg.sizes) in (0, 1),
-        ),
+        HAS_PLACES,
     ),
     Ops.FENCE: (IS_VOID, NO_ARG),
     Ops.SHUFFLE: (
