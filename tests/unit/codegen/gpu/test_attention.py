@@ -64,18 +64,22 @@ def steps_of(t: Tensor) -> list[Any]:
     return schedule_uops([t.contiguous().uop])[0].steps
 
 
+def drawn_mask(kind: str, n: int, m: int) -> Any:
+    """A mask of bools, of which one row lets nothing through, or of floats; else None."""
+    rng = np.random.default_rng(n * m)
+    if kind == "bool":
+        mask = rng.random((n, m)) < 0.5
+        mask[0] = False
+        return mask
+    return rng.standard_normal((n, m)).astype(np.float32) if kind == "float" else None
+
+
 def error_of(
     heads: int, n: int, m: int, d: int, e: int, kind: str, device: str, dtype: Any
 ) -> float:
     """How far attention in one kernel is from that in float64; the mask is of this kind."""
     (q, k, v), numbers = operands(device, dtype, (heads, n, d), (heads, m, d), (heads, m, e))
-    rng = np.random.default_rng(n * m)
-    mask = None
-    if kind == "bool":
-        mask = rng.random((n, m)) < 0.5
-        mask[0] = False
-    elif kind == "float":
-        mask = rng.standard_normal((n, m)).astype(np.float32)
+    mask = drawn_mask(kind, n, m)
     given = None if mask is None else Tensor(mask, device=device)
     result = q.scaled_dot_product_attention(k, v, given, is_causal=kind == "causal")
     assert len(steps_of(result)) == 1

@@ -24,7 +24,7 @@ from aster_ml.uop.ops import Ops
 from aster_ml.uop.print.text import linear_from_text, linear_to_text
 from aster_ml.uop.spec.linear import verify_linear
 from tests.shim import devices, on_cpu
-from tests.unit.codegen.gpu.test_attention import BOUNDS, compiled, wanted
+from tests.unit.codegen.gpu.test_attention import BOUNDS, compiled, drawn_mask, wanted
 from tests.unit.kernel_checks import kernel_of
 
 CARD = cuda_target("sm_90a")
@@ -81,13 +81,7 @@ def error_of_boxes(
 ) -> float:
     """How far attention by boxes is from that in float64; the mask is of this kind."""
     arrays = numbers(dtype, (heads, n, d), (heads, m, d), (heads, m, e))
-    rng = np.random.default_rng(n * m)
-    mask = None
-    if kind == "bool":
-        mask = rng.random((n, m)) < 0.5
-        mask[0] = False
-    elif kind == "float":
-        mask = rng.standard_normal((n, m)).astype(np.float32)
+    mask = drawn_mask(kind, n, m)
     given = None if mask is None else tensor(mask)
     result = tensor(arrays[0]).scaled_dot_product_attention(
         tensor(arrays[1]), tensor(arrays[2]), given, is_causal=kind == "causal"
