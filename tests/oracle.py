@@ -92,6 +92,8 @@ def moved(u: UOp, x: Array, size: Callable[[Any], int]) -> Array:
         return np.broadcast_to(x, [size(s) for s in arg])
     if op is Ops.PERMUTE:
         return x.transpose(arg)
+    if op is Ops.NAME:
+        return x
     if op is Ops.FLIP:
         return np.flip(x, arg)
     if op is Ops.PAD:

@@ -83,6 +83,7 @@ EXAMPLES: dict[Ops, str] = {
     Ops.PAD: "Tensor([1, 2]).pad((1, 2))",
     Ops.SHRINK: "Tensor([1, 2, 3, 4])[1:3]",
     Ops.FLIP: "Tensor([1, 2, 3]).flip(0)",
+    Ops.NAME: "(lambda x: [x.relu(), x.relu()][1])(Tensor([1.0, -2.0]))",
 }
 
 

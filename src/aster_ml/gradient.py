@@ -21,6 +21,7 @@ from aster_ml.helpers import argsort, prod
 from aster_ml.uop.gradient_terms import Term, is_number, moved
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.infer import max_shape, show_shape
+from aster_ml.uop.interned import NODES
 from aster_ml.uop.node import MOVEMENT_SET, UOp
 from aster_ml.uop.ops import ANEW, ELEMENTWISE, DeviceArg, Ops
 
@@ -337,6 +338,7 @@ GRADIENT: dict[Ops, Rule] = {
     Ops.PAD: of_pad,
     Ops.SHRINK: of_shrink,
     Ops.FLIP: lambda g, u, i: g.move(Ops.FLIP, u.arg),
+    Ops.NAME: lambda g, u, i: g,
     Ops.REDUCE: of_reduce,
     Ops.INDEX: of_index,
     Ops.SCATTER: of_scatter,
@@ -387,6 +389,8 @@ def passes_gradient(u: UOp) -> bool:
     """Whether a gradient can go from this node to its sources."""
     if u.op is Ops.DETACH:
         return has_slope(u)
+    if u.op is Ops.NAME and u.arg.kind == "detached":
+        return False
     return (u.dtype.kind == "float" or u.op is Ops.STORE) and u.op not in NO_GRADIENT
 
 
@@ -414,6 +418,56 @@ def fit(g: Term, source: UOp, node: UOp) -> Term:
     return g.spread(shape)
 
 
+def joined_names(
+    order: Iterable[UOp], targets: Container[UOp], values: dict[UOp, UOp]
+) -> dict[UOp, UOp]:
+    """Nodes that differ from one before them in names alone, which nobody asks for -> that one.
+
+    `values` are what memory was computed from.
+
+    why: equal values of several tensors get one gradient, summed once, as if one tensor had them
+    """
+    same: dict[UOp, UOp] = {}
+    made: dict[Any, UOp] = {}
+    seen: set[UOp] = set()
+    for u in order:
+        seen.add(u)
+        if u in targets:
+            continue
+        if u.op is Ops.NAME:
+            kind = u.arg.kind
+            asked = u.src[0] in targets or value_of(u.src[0], values) in targets
+            if kind == "view" or (kind == "equal" and not asked):
+                same[u] = same.get(u.src[0], u.src[0])
+        elif same and u.src and u.is_current:
+            # A node of the past has another value than the same expression of now.
+            if any([s in same for s in u.src]):
+                key = (u.op, u.dtype, tuple([same.get(s, s) for s in u.src]), *u._key[3:])
+                ref = NODES.get(key)
+                found = None if ref is None else ref()
+                if found not in seen or found in targets:
+                    found = made.setdefault(key, u)
+            else:
+                found = made.get(u._key, u)
+            if found is not u:
+                same[u] = same.get(found, found)
+    return same
+
+
+def value_of(u: UOp, values: dict[UOp, UOp]) -> UOp | None:
+    """What was computed to memory, given this or all of it in the shape of the value."""
+    if u.op is Ops.RESHAPE:
+        value = values.get(u.src[0])
+        return value if value is not None and value.shape == u.shape else None
+    return values.get(u)
+
+
+def add_to(sums: dict[UOp, Term], u: UOp, part: Term) -> None:
+    """Adds to the sum of a node."""
+    before = sums.get(u)
+    sums[u] = part if before is None else before + part
+
+
 def propagate(
     order: Iterable[UOp],
     root_grad: Term,
@@ -428,33 +482,50 @@ def propagate(
     hand none on.
     """
     values = values or {}
+    order = list(order)
+    same = joined_names(order, targets, values)
     path: dict[UOp, None] = {}
     for u in order:
-        if u in targets or (passes_gradient(u) and any(s in path for s in u.src) and u not in ends):
+        if u in same:
+            continue
+        if u in targets or (
+            passes_gradient(u) and any(same.get(s, s) in path for s in u.src) and u not in ends
+        ):
             path[u] = None
-        elif values and values.get(u) in path:
+        elif u in values and same.get(values[u], values[u]) in path:
             path[u] = None
-    if not path or next(reversed(path)) is not u:
+    root = same.get(order[-1], order[-1]) if order else None
+    if root is None or not path or next(reversed(path)) is not root:
         return {}
     result: dict[UOp, Term] = {}
-    grads = {u: root_grad}
+    grads = {root: root_grad}
+    # What comes to a target from tensors that equal it: none of its own gradient.
+    of_equals: dict[UOp, Term] = {}
     for u in reversed(path):
-        g = grads.pop(u, None)
-        if g is None:
-            continue
-        if u in targets:
+        g, more = grads.pop(u, None), of_equals.pop(u, None)
+        if g is not None and u in targets:
             result[u] = g
         if u in values:
-            value = values[u]
+            value = same.get(values[u], values[u])
             if value in path:
-                g = g.reshape(value.shape)
-                before = grads.get(value)
-                grads[value] = g if before is None else before + g
+                for part, sums in ((g, grads), (more, of_equals)):
+                    if part is not None:
+                        add_to(sums, value, part.reshape(value.shape))
+            continue
+        if more is not None and value_of(u, values) is not None:
+            # What an equal tensor was computed to, in the shape that it has.
+            source = u.src[0]
+            if source in path:
+                add_to(of_equals, source, more.reshape(source.shape))
+        elif more is not None:
+            g = more if g is None else g + more
+        if g is None:
             continue
         if not passes_gradient(u) or u in ends:
             continue
         rule = GRADIENT.get(u.op)
         for i, source in enumerate(u.src):
+            source = same.get(source, source)
             if source not in path:
                 continue
             if rule is None:
@@ -466,8 +537,8 @@ def propagate(
             part = rule(g, u, i)
             if part is not None:
                 part = fit(part, source, u)
-                before = grads.get(source)
-                grads[source] = part if before is None else before + part
+                is_equal = u.op is Ops.NAME and u.arg.kind == "equal"
+                add_to(of_equals if is_equal else grads, source, part)
     return result
 
 

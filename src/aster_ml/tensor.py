@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Container, Iterable, Iterator, Set
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -22,7 +22,7 @@ from aster_ml.engine import history, storage
 from aster_ml.engine.explain import explain_schedule
 from aster_ml.engine.items import ExecItem, schedule_items
 from aster_ml.engine.launch import is_recording
-from aster_ml.engine.realize import live_nodes_from, realize_uops, schedule_uops, settle
+from aster_ml.engine.realize import SHOWING, realize_uops, schedule_uops, settle
 from aster_ml.engine.session import memory_now, realize_seen
 from aster_ml.errors import (
     DTypeError,
@@ -50,13 +50,12 @@ from aster_ml.mixin.handle import (
     described,
     device_constant,
     is_stored,
-    live_nodes,
     number_everywhere,
     own_memory,
 )
 from aster_ml.mixin.interop import InteropMixin
 from aster_ml.mixin.join import JoinMixin
-from aster_ml.mixin.live import ACTIVE, LIVE, TensorRef, forget, live_handles
+from aster_ml.mixin.live import LIVE, TensorRef, forget, live_handles, wake
 from aster_ml.mixin.math import CastMixin
 from aster_ml.mixin.neural import NeuralMixin
 from aster_ml.mixin.random import STREAMS, RandomMixin
@@ -64,10 +63,10 @@ from aster_ml.mixin.scan import ScanMixin
 from aster_ml.mixin.select import SelectMixin
 from aster_ml.mixin.sets import SetMixin
 from aster_ml.mixin.sizes import same_size
-from aster_ml.mixin.views import under_view
 from aster_ml.thread_state import HERE, Here, mark
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.infer import show_shape
+from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import MOVEMENT_SET, UOp
 from aster_ml.uop.ops import Ops
 
@@ -75,14 +74,14 @@ from aster_ml.uop.ops import Ops
 INTERNAL = frozenset(
     """
     arc_sine_parts arc_sine_slope become become_with_past beyond binop binop_promoted broadcast_to
-    broadcasted bytes_of cell cos_near_zeros cosh_value derive derive_memory derive_with divided
-    drawn_on_each every_nth eye_like float_pair floating fold former full_of gradients_of join
-    laid_in last_axis_windows leave linked log_of_one_plus logistic_share made_on_each memory mop
+    broadcasted bytes_of cell claim cos_near_zeros cosh_value derive derive_memory derive_with
+    divided drawn_on_each every_nth eye_like float_pair floating fold former full_of gradients_of
+    join laid_in last_axis_windows leave linked log_of_one_plus logistic_share made_on_each memory mop
     naming need_bits neighbours note_former note_own_former note_written note_written_everywhere
     of_two operand
     own own_cell pad_zeros pair permuted_state place_to_write power_of_number
     realize_with_past reduced_count ref rename resize_axis resize_axis_of_bytes resolve_axes
-    resolve_axis reversed_order rop scalar seen_as shares_node shift sinh_value square_matrix steps
+    resolve_axis reversed_order rop scalar seen_as shift show sinh_value square_matrix steps
     tiled triangle_mask value_to_write view_by whole widened with_slope write
     """.split()
 )
@@ -149,12 +148,14 @@ class Tensor(
                 elif device is not None or uop.device.__class__ is tuple:
                     uop = uop.copy_to(place)
         self.uop = uop
+        self.ref = TensorRef(self, forget)
         self.cell = self.steps = self.grad = self.former = None
         self._requires_grad = None
-        self.ref = TensorRef(self, forget)
-        LIVE[self.ref] = ACTIVE[self.ref] = None
+        LIVE[self.ref] = None
         if isinstance(data, Handle) and data.uop is uop:
-            self.join(data.own_cell(), data.steps)
+            self.show(data)
+        else:
+            self.uop = self.claim(uop)
         if requires_grad is not None:
             self.requires_grad = requires_grad
 
@@ -222,7 +223,7 @@ class Tensor(
 
     def become_with_past(self, tensors: list[Tensor], nodes: list[UOp], memory: list[UOp]) -> None:
         """`become` for tensors of which gradients may want to know what they were."""
-        wanted = flagged_names()
+        wanted = FlaggedNames()
         for tensor, node, new in zip(tensors, nodes, memory, strict=True):
             if (
                 tensor._requires_grad != INHERITED
@@ -239,16 +240,16 @@ class Tensor(
             self._requires_grad = None
         elif history.CUT:
             history.note_rewritten(node, memory, passes_gradient)
-        if self._requires_grad is True and node.op is Ops.DETACH and node is not memory:
-            # Graphs have it under this name, which nothing else leads to; others may show the same.
-            name = node.arg if len(node.src) == 1 else None
-            memory = UOp(Ops.DETACH, node.dtype, (memory,), name)
-            if memory is not node:
+        if memory is not self.uop:
+            if node._at is UNSET and is_float(node):
+                # Graphs have the node, and nothing leads from its memory to it.
                 known = [ref for ref in self.former or () if ref() is not None]
                 self.former = [*known, weakref.ref(node)]
-        if memory is not self.uop:
-            self.uop = memory
-            if self.cell is not None and self.steps is None:
+            self.uop = memory = self.claim(memory, "detached" if is_detached(node) else "view")
+            if self.steps is not None:
+                # What it is a view of may still be to be computed.
+                wake(self)
+            elif self.cell is not None:
                 self.cell.root = memory
             whole = None if self.steps is None else settle(self.whole)
             if whole is None or whole.base is not memory.base:
@@ -544,6 +545,15 @@ def rebuild(
     return tensor
 
 
+def is_detached(u: UOp) -> bool:
+    """Whether a node shows memory through a mark that stops gradients."""
+    while u.op in SHOWING and storage.realized_view(u) is None:
+        if u.op is Ops.DETACH and len(u.src) == 1:
+            return True
+        u = u.src[0]
+    return False
+
+
 def is_zero(u: UOp) -> bool:
     """Whether a node is the number 0 everywhere, as the gradient of what a DETACH hides is."""
     while u.op in MOVEMENT_SET or u.op is Ops.CAST:
@@ -599,48 +609,44 @@ def graph_names(tensor: Any) -> list[UOp]:
     if tensor._requires_grad is True:
         while tensor.steps is None and own[-1].op is Ops.AFTER:
             own.append(own[-1].src[0])
-        if tensor.former is not None:
-            own += [u for ref in tensor.former if (u := ref()) is not None]
-    return list(dict.fromkeys([n for u in own for n in (u, *storage.origins_of(u))]))
+    if tensor.former is not None:
+        own += [u for ref in tensor.former if (u := ref()) is not None]
+    memory = settle(tensor.uop) if tensor.uop.base.op is Ops.AFTER else None
+    if memory is not None and tensor.steps is not None:
+        # Made once more from what it shows, now that this is memory, it would be that node.
+        owner = memory._owner
+        if owner is UNSET or owner is tensor.ref or owner() is None:
+            own.append(memory)
+    names = {n: None for u in own for n in (u, *storage.origins_of(u))}
+    for u in own:
+        if u.op is Ops.NAME:
+            # The value that the tensor names was computed, and the name has stayed.
+            names.update(
+                {UOp(u.op, u.dtype, (v,), u.arg): None for v in storage.origins_of(u.src[0])}
+            )
+    return list(names)
 
 
 def flagged_in(below: Iterable[UOp]) -> list[Any]:
-    """The live tensors with a gradient that one of these nodes may stand for, oldest first.
-
-    why without calls: a program of n models asks all of its tensors n times
-    """
-    known = storage.STAND_INS.data
-    shown = {found for u in below if (found := known.get(weakref.ref(u))) is not None}
-    shown.update(below)
-    return [
-        t
-        for t in live_handles()
-        if t._requires_grad
-        and (
-            t.uop in shown
-            or t.uop.op is Ops.AFTER
-            or (t.former is not None and [ref for ref in t.former if ref() in shown])
-        )
-    ]
+    """The live tensors with a gradient that one of these nodes stands for."""
+    found: dict[int, Any] = {}
+    for u in below:
+        owner = u._owner
+        if owner is UNSET:
+            continue
+        t = owner()
+        if t is not None and t._requires_grad and id(t) not in found and u in graph_names(t):
+            found[id(t)] = t
+    return list(found.values())
 
 
-def flagged_names() -> set[UOp]:
-    """Nodes by which tensors that are set to require a gradient are known in graphs.
+class FlaggedNames(Container[UOp]):
+    """The nodes by which tensors that are set to require a gradient are known in graphs."""
 
-    Not those that these stand in for.
-    """
-    flagged = [t for t in live_handles() if t._requires_grad is True]
-    # Most are memory of their own, which is told without a call.
-    names = {t.uop for t in flagged}
-    names.update([t.uop.src[0] for t in flagged if t.uop.op is Ops.RESHAPE])
-    former = [t.former for t in flagged if t.former is not None]
-    names.update([u for refs in former for ref in refs if (u := ref()) is not None])
-    for t in flagged:
-        u = t.uop if t.uop.op is not Ops.RESHAPE else t.uop.src[0]
-        if u.op is not Ops.BUFFER:
-            names.update(graph_names(t))
-            names.add(under_view(u))
-    return names
+    def __contains__(self, u: object) -> bool:
+        owner = u._owner  # type: ignore[attr-defined]
+        t = None if owner is UNSET else owner()
+        return t is not None and t._requires_grad is True
 
 
 def writes_of(tensor: Any) -> list[UOp]:
@@ -658,4 +664,3 @@ def empty_node(tensor: Tensor) -> UOp:
 
 
 STREAMS.kind = Tensor
-live_nodes_from(live_nodes)

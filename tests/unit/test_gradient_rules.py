@@ -14,7 +14,7 @@ from aster_ml.errors import GradientError
 from aster_ml.gradient import GRADIENT, NO_GRADIENT, compute_gradient
 from aster_ml.tensor import Tensor
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, OP_TABLE, Group, Ops
+from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, OP_TABLE, Group, NameArg, Ops
 from tests.unit.numerics import check_slopes, leaf, value
 
 X = np.array([[0.7, -1.3, 2.1], [-0.4, 0.9, 1.6]])
@@ -134,6 +134,7 @@ CASES: dict[Ops, list[tuple[Callable[..., UOp], tuple[Any, ...]]]] = {
     ],
     Ops.PAD: [(move(Ops.PAD, ((1, 0), (0, 2))), (X,))],
     Ops.SHRINK: [(move(Ops.SHRINK, ((0, 1), (1, 3))), (X,))],
+    Ops.NAME: [(lambda x: UOp(Ops.NAME, x.dtype, (x,), NameArg(1, "view")), (X,))],
     Ops.FLIP: [(move(Ops.FLIP, (0,)), (X,)), (move(Ops.FLIP, (0, 1)), (X,))],
     Ops.REDUCE: [
         (reduce(Ops.ADD, 0), (X,)),

@@ -117,7 +117,7 @@ def written_slots(arg: CallArg) -> set[int]:
 
 def is_whole(u: UOp) -> bool:
     """Whether a node is all of a BUFFER, in order."""
-    while u.op is Ops.RESHAPE:
+    while u.op is Ops.RESHAPE or u.op is Ops.NAME:
         u = u.src[0]
     return u.op is Ops.BUFFER
 
@@ -127,7 +127,7 @@ def memory_for(source: UOp, written: bool) -> UOp:
     x = source
     while True:
         found = storage.realized_view(x)
-        if found is None and x.op is Ops.DETACH:
+        if found is None and x.op in (Ops.DETACH, Ops.NAME):
             found = x.src[0]
         if found is None:
             break

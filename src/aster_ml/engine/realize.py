@@ -21,6 +21,7 @@ from aster_ml.engine.fills import fill_memory
 from aster_ml.engine.launch import bind, observe
 from aster_ml.engine.launch import run_schedule as launch_schedule
 from aster_ml.engine.multi import all_parts, have_happened, is_copied, open_nodes, parts
+from aster_ml.engine.readers import enter_new, nodes_above, shown_above, tensors_at
 from aster_ml.engine.repeats import ALIKE, without_repeats
 from aster_ml.engine.session import learn
 from aster_ml.errors import DeviceError
@@ -44,11 +45,9 @@ from aster_ml.uop.ops import MOVEMENT, Ops, RunArg
 from aster_ml.uop.sharding import MULTI_SEEN
 from aster_ml.watch import WATCHERS
 
-# Gives the nodes of all live tensors; set by the layer that has tensors.
-LIVE_NODES: list[Callable[[], Iterable[UOp]]] = []
 MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD})
 MEMORY = frozenset({Ops.BUFFER, Ops.MULTI})
-AFTER, BUFFER, RESHAPE = Ops.AFTER, Ops.BUFFER, Ops.RESHAPE
+AFTER = Ops.AFTER
 # Where a value may be memory, or a constant, without having been computed.
 SEEN_THROUGH = frozenset(
     {*storage.VIEWS, *MARKS, *MEMORY, Ops.CONST, Ops.BIND, Ops.CONTIGUOUS, Ops.AFTER}
@@ -112,6 +111,9 @@ class Request:
 
     def add(self, u: UOp) -> None:
         """One node: nothing to do, effects to run, or a new buffer to fill."""
+        while u.op is Ops.NAME:
+            # Equal values of several tensors are computed once.
+            u = u.src[0]
         if u in self.known:
             return
         # What carries its slopes is mostly computed like any other value.
@@ -131,7 +133,7 @@ class Request:
                 self.results.append((u, place))
                 return
             below = u
-            while below.op is Ops.RESHAPE and len(below.src) == 1:
+            while (below.op is Ops.RESHAPE and len(below.src) == 1) or below.op is Ops.NAME:
                 below = below.src[0]
             if below.op is Ops.CONTIGUOUS and below is not u:
                 # Memory for what others may name, and this is a view of it.
@@ -237,15 +239,10 @@ def overwritten_by(roots: list[UOp]) -> tuple[set[UOp], set[UOp]]:
 
 def pending_readers(stores: set[UOp], overwritten: set[UOp], known: Iterable[UOp]) -> list[UOp]:
     """Live nodes, none of the known ones, that want what memory held before one of these STOREs."""
-    if not LIVE_NODES or not overwritten:
+    if not overwritten:
         return []
     asked = set(known)
-    # Most tensors of a program are memory, which is seen without a question.
-    live: Iterable[UOp] = [
-        u
-        for u in LIVE_NODES[0]()
-        if u.op is not BUFFER and not (u.op is RESHAPE and u.src[0].op is BUFFER)
-    ]
+    live = nodes_above(overwritten)
     if MULTI_SEEN:
         live = all_parts([u for u in live if not u.has_multi or settle(u) is None])
     lazy = [
@@ -313,15 +310,13 @@ def named_values(laid_out: list[UOp], request: Request) -> list[UOp]:
 
     They get memory of their own, which the tensor is then.
     """
-    if not laid_out or not LIVE_NODES:
+    if not laid_out:
         return []
+    enter_new()
     asked = {u for u, _ in request.results}
-    named = set()
-    for u in LIVE_NODES[0]():
-        while u.op in SHOWING:
-            u = u.src[0]
-        named.add(u)
-    return [u for u in laid_out if u in named and u not in asked and settle(u) is None]
+    return [
+        u for u in laid_out if u not in asked and settle(u) is None and any(shown_above(u, SHOWING))
+    ]
 
 
 def prepare(
@@ -535,8 +530,8 @@ def compute_parts(nodes: list[UOp], compute: Callable[[list[UOp]], list[UOp]]) -
     """What `compute` makes of the nodes of one device that these stand for, put together again."""
     reached = open_nodes(nodes)
     # What a tensor names is kept, so that its next reader need not copy or compute it again.
-    live = LIVE_NODES[0]() if LIVE_NODES else ()
-    kept = [u for u in live if u in reached and (u.op is Ops.CONTIGUOUS or is_copied(u))]
+    enter_new()
+    kept = [u for u in reached if (u.op is Ops.CONTIGUOUS or is_copied(u)) and tensors_at(u)]
     asked = [*nodes, *kept]
     wanted = all_parts([u for u in asked if settle(u) is None])
     time = storage.WRITES.time
@@ -616,11 +611,9 @@ def realize_readers(buffers: set[UOp]) -> None:
 
 def readers_but(buffers: set[UOp], results: set[UOp]) -> list[UOp]:
     """Live nodes that want what this memory holds, not by way of these results."""
-    if not LIVE_NODES:
-        return []
     lazy = [
         u
-        for u in dict.fromkeys(LIVE_NODES[0]())
+        for u in nodes_above(buffers)
         if u not in results and settle(u) is None and 0 not in u.shape
     ]
     needs: dict[UOp, bool] = {}
@@ -649,8 +642,3 @@ def schedule_uops(nodes: list[UOp]) -> tuple[Schedule, dict[str, int]]:
     if prepared is None:
         return Schedule([], [], 0), {}
     return prepared[2], prepared[1].values
-
-
-def live_nodes_from(source: Callable[[], Iterable[Any]]) -> None:
-    """Registers who knows the nodes of all live tensors."""
-    LIVE_NODES[:] = [source]

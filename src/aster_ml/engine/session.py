@@ -32,7 +32,7 @@ from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
 from aster_ml.watch import WATCHERS
 
 # What a form may be made of.
-BUFFER, DETACH, RESHAPE = Ops.BUFFER, Ops.DETACH, Ops.RESHAPE
+BUFFER, DETACH, NAME, RESHAPE = Ops.BUFFER, Ops.DETACH, Ops.NAME, Ops.RESHAPE
 PLAIN = ELEMENTWISE | MOVEMENT | {BUFFER, Ops.CONST, DETACH, Ops.DEVICE, Ops.REDUCE}
 # Larger graphs gain little.
 MOST_NODES = 64
@@ -70,6 +70,8 @@ class Seen:
 
 def form_of(root: UOp) -> tuple[list[Any], list[UOp]] | None:
     """The form of a graph, and its BUFFERs; None of one that is large, or in any way special."""
+    while root.op is NAME:
+        root = root.src[0]
     order, number = [root], {root: 0}
     form: list[Any] = []
     buffers: list[UOp] = []
@@ -89,6 +91,9 @@ def form_of(root: UOp) -> tuple[list[Any], list[UOp]] | None:
             form.append(len(src))
             src = src[:1]
         for s in src:
+            while s.op is NAME:
+                # Whose value it is, is asked for by gradients alone, too.
+                s = s.src[0]
             at = number.get(s)
             if at is None:
                 at = number[s] = len(order)
@@ -130,7 +135,7 @@ def memory_now(u: UOp) -> Buffer | None:
     """The memory that a node shows whole, where nothing is to be computed or written before."""
     if HERE.observers or PENDING or storage.DUE.data or WATCHERS:
         return None
-    while u.op is RESHAPE and len(u.src) == 1:
+    while (u.op is RESHAPE and len(u.src) == 1) or u.op is NAME:
         u = u.src[0]
     return storage.buffer_of(u).ensure_allocated() if u.op is BUFFER else None
 

@@ -16,6 +16,7 @@ from aster_ml.dtype import DType
 from aster_ml.uop.node import REDUCERS, UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
 from aster_ml.uop.sharding import MULTI_SEEN
+from aster_ml.uop.users import link
 
 
 class Unfinished(Protocol):
@@ -226,6 +227,8 @@ def set_stand_in(u: UOp, memory: UOp) -> None:
     nodes = ORIGINS.get(memory)
     if nodes is None:
         nodes = ORIGINS[memory] = Nodes()
+        if memory.op is not Ops.BUFFER:
+            link(memory)
     nodes.append(weakref.ref(u))
     if len(nodes) >= nodes.sweep_at:
         nodes.sweep()

@@ -26,7 +26,7 @@ from aster_ml.mixin.handle import INHERITED, Flag, own_memory
 from aster_ml.mixin.live import wake
 from aster_ml.mixin.views import Steps, shown, steps_after
 from aster_ml.tensor import Tensor
-from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.graph import substitute, toposort, without_names
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, ParamArg
 
@@ -213,7 +213,7 @@ class Inputs:
 
     def form(self, t: Tensor, bases: list[UOp]) -> Any:
         """What a tensor shows of its memory, which is numbered."""
-        u = t.uop
+        u = without_names(t.uop)
         if not bases:
             raise JitError(
                 f"a jitted function was given {t!r}, which is a constant without "
@@ -321,12 +321,13 @@ class Template:
 
     def __init__(self, t: Tensor, memory: dict[UOp, UOp]) -> None:
         self.requires_grad: Flag = t._requires_grad
-        binds = {x: x.src[0] for x in toposort(t.uop) if x.op is Ops.BIND}
+        shown = without_names(t.uop)
+        binds = {x: x.src[0] for x in toposort(shown) if x.op is Ops.BIND}
         self.variables = {v.arg.name: v for v in binds.values()}
         known = {b: memory[b] for b in storage.buffers_below(t.uop) if b in memory}
         self.params = list(known.values())
         changes = {**binds, **known}
-        self.uop = substitute(t.uop, changes) if changes else t.uop
+        self.uop = substitute(shown, changes) if changes else shown
         # Of what it is a view, if of an argument, of what was there before, or of another result
         # (which list, and the place there), and how it shows it.
         self.host: tuple[str, int] | None = None

@@ -16,6 +16,7 @@ from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes, least_upper_dtype
 from aster_ml.engine import storage
 from aster_ml.engine.history import ASSIGNED, PASTS, has_past
+from aster_ml.engine.readers import enter_new, shown_above
 from aster_ml.engine.realize import settle
 from aster_ml.errors import DeviceError, DTypeError, ShapeError, UnsupportedError
 from aster_ml.helpers import prod
@@ -39,11 +40,18 @@ from aster_ml.mixin.index import (
     is_zero,
     parse_indices,
 )
-from aster_ml.mixin.live import live_handles, wake
 from aster_ml.mixin.masks import mask_in, written_by_mask
 from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.mixin.sizes import same_size
-from aster_ml.mixin.views import is_view, places_in, shows_memory, target_in, under_view
+from aster_ml.mixin.views import (
+    ONE_TO_ONE,
+    is_view,
+    places_in,
+    shows_memory,
+    target_in,
+    under_view,
+    unnamed,
+)
 from aster_ml.uop.infer import max_shape, show_shape
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import MOVEMENT, Ops
@@ -154,10 +162,14 @@ def is_shared(handle: Handle) -> bool:
     origins += storage.origins_of(u)
     # An effect that has run leaves the memory it wrote to; that is no other value.
     named = {node for node in origins if node.op is not Ops.AFTER}
-    return bool(named) and any(
-        under_view(other.uop) in named
-        for other in live_handles()
-        if other is not handle and (other.cell is None or other.cell is not handle.cell)
+    if not named:
+        return False
+    enter_new()
+    return any(
+        other is not handle and (other.cell is None or other.cell is not handle.cell)
+        for node in named
+        for ref in shown_above(node, ONE_TO_ONE)
+        if (other := ref()) is not None
     )
 
 
@@ -228,7 +240,7 @@ class AssignMixin(IndexMixin, DevicesMixin):
         UnsupportedError for a view that shows one element several times, as expand does.
         """
         value = self.value_to_write(x)
-        if value is self.uop:
+        if unnamed(value) is unnamed(self.uop):
             return self
         if is_on_disk(self):
             write_file(self, self.from_uop(value, False))
@@ -272,6 +284,8 @@ class AssignMixin(IndexMixin, DevicesMixin):
         if any([is_zero(s) for s in value.shape]):
             return
         self.leave()
+        if self._requires_grad is not True:
+            self.former = None
         # What gradients may still need is not written over.
         is_kept = bool(PASTS.data) and has_past(self.whole)
         if self.steps is None and spans is None and (is_kept or not is_view(self.whole)):
@@ -336,9 +350,7 @@ class AssignMixin(IndexMixin, DevicesMixin):
                 "same shape is wanted"
             )
         if x is not self:
-            self.uop = x.uop
-            self.join(x.own_cell(), x.steps)
-            wake(self)
+            self.show(x)
         return self
 
     # by index
@@ -375,7 +387,7 @@ class AssignMixin(IndexMixin, DevicesMixin):
             self.assign(written_by_mask(self, mask, value))
             return
         parsed = parse_indices(self, indices)
-        if cut_node(self.uop, parsed) is value.uop:
+        if unnamed(cut_node(self.uop, parsed)) is unnamed(value.uop):
             return
         if parsed.picked:
             self.assign(scatter_picked(self, parsed, value))

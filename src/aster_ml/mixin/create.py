@@ -19,7 +19,7 @@ from aster_ml.dtype import DType, DTypeLike, dtypes, number_dtype, to_dtype
 from aster_ml.errors import ArgumentError, DeviceError, DTypeError
 from aster_ml.helpers import argfix, prod
 from aster_ml.mixin.data import node_of_map, shaped_buffer
-from aster_ml.mixin.handle import Handle, device_constant, number_node
+from aster_ml.mixin.handle import Handle, device_constant, name_of, number_node
 from aster_ml.mixin.movement import check_size, is_symbolic, show_size
 from aster_ml.mixin.sizes import size_between
 from aster_ml.uop.node import UOp, smax
@@ -70,7 +70,7 @@ class CreateMixin(Handle):
         """
         sizes = shape_of("full", shape if isinstance(shape, (tuple, list)) else (shape,))
         if isinstance(fill_value, Handle):
-            made = cls.from_uop(fill_value.uop)
+            made = cls.naming(name_of(fill_value.uop, "view"), fill_value._requires_grad)
             value = made if dtype is None else made.cast(dtype)
         elif is_symbolic(fill_value):
             element = None if dtype is None else to_dtype(dtype)

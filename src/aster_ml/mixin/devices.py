@@ -43,7 +43,8 @@ def move(x: Any, device: Place) -> Any:
         return x.derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,)).copy_to(device))
     if number_everywhere(x.uop):
         value = x.full(x.shape, x.uop.base.arg, dtype=x.dtype, device=device)
-        return x.naming(value.uop, x._requires_grad)
+        value._requires_grad = x._requires_grad
+        return value
     return x.derive(x.uop.copy_to(device) if isinstance(device, str) else x.uop.shard(device))
 
 

@@ -12,12 +12,11 @@ import threading
 import weakref
 from _thread import get_ident
 from collections.abc import Callable, Sequence
-from sys import getrefcount
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from aster_ml.config import GRAPH_LIMIT, SPEC
+from aster_ml.config import GRAPH_LIMIT
 from aster_ml.device import Device
 from aster_ml.dtype import (
     DType,
@@ -34,12 +33,11 @@ from aster_ml.dtype import (
 from aster_ml.elsewhere import TENSOR, hint
 from aster_ml.engine import storage
 from aster_ml.engine.guard import graph_is_too_large
-from aster_ml.engine.realize import settle
+from aster_ml.engine.readers import Tensors
 from aster_ml.errors import (
     DeviceError,
     DTypeError,
     GradientError,
-    InternalError,
     PreconditionError,
     ShapeError,
 )
@@ -52,7 +50,7 @@ from aster_ml.mixin.complexes import (
     is_complex,
 )
 from aster_ml.mixin.elementwise import ElementwiseMixin
-from aster_ml.mixin.live import ACTIVE, LIVE, Sweep, TensorRef, forget, live_handles, sweep
+from aster_ml.mixin.live import LIVE, TensorRef, forget, wake
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes
 from aster_ml.mixin.reduce import ReduceMixin
 from aster_ml.mixin.views import (
@@ -73,11 +71,12 @@ from aster_ml.mixin.views import (
 )
 from aster_ml.uop.graph import reaches, substitute, toposort
 from aster_ml.uop.infer import show_shape
-from aster_ml.uop.interned import NODES
+from aster_ml.uop.interned import NODES, UNSET
 from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import COMPARE, DeviceArg, Ops, ReduceArg
+from aster_ml.uop.ops import COMPARE, DeviceArg, NameArg, Ops, ReduceArg
 from aster_ml.uop.sharding import MULTI_SEEN, breaks_up_axis
+from aster_ml.uop.users import link, users_of
 
 # `requires_grad` of what was computed from something that requires a gradient: true, and `backward`
 # leaves one there as well, but it was not asked for by name.
@@ -89,8 +88,8 @@ WRITTEN = 3
 Flag = bool | int | None
 
 NUMBER_KINDS = frozenset({"int", "uint", "float"})
-# Numbers of marks that tell tensors apart that show the same memory.
-OWN_NAMES = itertools.count()
+# Numbers of tensors whose value is a node that another tensor had before.
+NAMES = itertools.count()
 
 
 class Touched:
@@ -159,6 +158,11 @@ def check_tensor(value: Any, what: str) -> None:
         raise DTypeError(f"{what}: {value!r} is {kind_of(value)}; a Tensor is wanted")
 
 
+def name_of(u: UOp, kind: str) -> UOp:
+    """A node of its own with a value, of a tensor that is this to the one with the value's node."""
+    return UOp(Ops.NAME, u.dtype, (u,), NameArg(next(NAMES), kind))
+
+
 def described(x: Handle) -> str:
     """Shape, dtype and place of a tensor, without its values."""
     grad = ", requires_grad" if x.requires_grad else ""
@@ -208,7 +212,7 @@ def number_node(size: UOp, dtype: DType | None, device: str | tuple[str, ...]) -
 
 def is_stored(uop: UOp) -> bool:
     """Whether the value lies in memory of its own, elements in row-major order."""
-    while (uop.op is Ops.RESHAPE and len(uop.src) == 1) or uop.op is Ops.AFTER:
+    while (uop.op is Ops.RESHAPE and len(uop.src) == 1) or uop.op in (Ops.AFTER, Ops.NAME):
         uop = uop.src[0]
     if uop.op is Ops.MULTI:
         return all([is_stored(s) for s in uop.src])
@@ -269,19 +273,47 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         self = object.__new__(cls)
         if y.dtype is dtypes.index and not y.shape:
             y = number_node(y, None, Device.DEFAULT)
-        self.uop = y
+        ref = self.ref = TensorRef(self, forget)
+        self.uop = None  # type: ignore[assignment]
         self.cell = self.steps = self.grad = self.former = None
         self._requires_grad = requires_grad
-        ref = self.ref = TensorRef(self, forget)
-        LIVE[ref] = ACTIVE[ref] = None
-        if len(ACTIVE) > Sweep.at:
-            sweep()
+        # `claim`, without a call where nobody has the node.
+        if y._owner is UNSET:
+            y._owner = ref
+            if y.src and not y._is_linked:
+                link(y)
+        else:
+            y = self.claim(y)
+        self.uop = y
+        LIVE[ref] = None
         if len(NODES) > GRAPH_LIMIT.value and graph_is_too_large(y):
             self.realize()  # type: ignore[attr-defined]
         return self
 
+    def claim(self, y: UOp, kind: str = "equal") -> UOp:
+        """The node, or where another tensor has it, the same value under a name of our own.
+
+        Equal expressions are one node, and gradients are asked for tensors. `kind` is what we are
+        to the other tensor (NameArg).
+        """
+        owner = y._owner
+        if owner is UNSET or (y.src and y.op is not Ops.CONST and is_unused(y)):
+            y._owner = self.ref
+        elif owner is not self.ref:
+            if y.dtype.kind != "float":
+                # No gradient is asked for, so the node may be that of several.
+                wake(self)
+            elif y.src or y.op is not Ops.CONST:
+                y = name_of(y, kind)
+                y._owner = self.ref
+        if y.src and not y._is_linked:
+            link(y)
+        return y
+
     def derive(self, uop: UOp) -> Self:
-        """A tensor for a node made from ours alone."""
+        """A tensor for a node made from ours alone, or for ours as a value of its own."""
+        if uop is self.uop:
+            uop = name_of(uop, "view")
         return self.from_uop(uop, INHERITED if self._requires_grad else self._requires_grad)
 
     def derive_memory(self) -> Self:
@@ -303,8 +335,10 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         def __getattr__(self, name: str) -> Any:
             """The node of a tensor that shows what was written since it was last asked for."""
             if name == "uop" and self.cell is not None:
-                self.uop = shown(self.cell.root, self.steps)
-                ACTIVE[self.ref] = None
+                node = shown(self.cell.root, self.steps)
+                self.uop = mine = self.claim(node)
+                if mine is not node:
+                    self.steps = steps_to(mine, node, self.steps)
                 self.cell.note(self)
                 if self.cell.__class__ is GradientCell:
                     self.note_written()
@@ -325,8 +359,10 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     def view_as(self, node: UOp) -> Self:
         """A tensor that shows ours in another way: `node` is made of our node by movement alone."""
         flag = INHERITED if self._requires_grad else self._requires_grad
+        if node is self.uop:
+            node = name_of(node, "view")
         made = self.naming(node, flag)
-        made.join(self.own_cell(), steps_to(node, self.uop, self.steps))
+        made.join(self.own_cell(), steps_to(made.uop, self.uop, self.steps))
         return made
 
     def seen_as(self, make: Callable[[Any], Any]) -> Self:
@@ -340,15 +376,22 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
 
     def view_by(self, steps: Steps, flag: Flag) -> Self:
         """A tensor that shows ours in this way."""
-        made = self.naming(shown(self.uop, steps), flag)
-        made.join(self.own_cell(), joined(self.steps, steps))
+        node = shown(self.uop, steps)
+        made = self.naming(node, flag)
+        steps = joined(self.steps, steps)
+        made.join(self.own_cell(), steps if made.uop is node else steps_to(made.uop, node, steps))
         return made
 
     def join(self, cell: Cell, steps: Steps) -> None:
         """Makes self one of the tensors that show a cell; `uop` is what the steps make of it."""
         self.cell, self.steps = cell, steps
         cell.note(self)
-        ACTIVE[self.ref] = None
+
+    def show(self, other: Handle) -> None:
+        """Makes self show what another tensor shows, written through either."""
+        node = other.uop
+        self.uop = mine = self.claim(node, "view")
+        self.join(other.own_cell(), steps_to(mine, node, other.steps))
 
     def leave(self) -> None:
         """Makes self a whole where no other tensor shows any of it."""
@@ -357,9 +400,8 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
 
     def rename(self, node: UOp) -> None:
         """Makes self a whole with this node, and no view any more."""
-        self.uop = node
+        self.uop = self.claim(node)
         self.cell = self.steps = None
-        ACTIVE[self.ref] = None
 
     def note_written(self) -> None:
         """A value that requires a gradient was written to what self shows."""
@@ -402,8 +444,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     @whole.setter
     def whole(self, node: UOp) -> None:
         if self.cell is None:
-            self.uop = node
-            ACTIVE[self.ref] = None
+            self.uop = self.claim(node)
         else:
             self.cell.renew(node)
 
@@ -445,33 +486,18 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         self._requires_grad = value
         if not value:
             return
-        # Equal values are one node; the gradients of two parameters must not meet in it.
-        if is_view(self.uop):
-            if self._shares_name():
-                self._own_name()
-        elif self.shares_node() or not reaches(self.uop, is_buffer):
-            self.whole = own_memory(self.whole, self.device)
-
-    def _shares_name(self) -> bool:
-        """Whether another tensor that was set to require a gradient is the same view of memory."""
-        uop = self.uop
-        flagged = [t for t in live_handles() if t._requires_grad is True and t is not self]
-        return any([t.uop is uop for t in flagged])
-
-    def _own_name(self) -> None:
-        """Gives our node a mark of its own: graphs tell us from others that show the same."""
-        uop = self.uop
-        cell, steps = self.own_cell(), self.steps
-        self.uop = node = UOp(Ops.DETACH, uop.dtype, (uop,), next(OWN_NAMES))
-        self.join(cell, steps_to(node, uop, steps))
-
-    def shares_node(self) -> bool:
-        """Whether another tensor has the same node, as equal expressions have."""
-        uop = self.uop
-        # Named by us, by this name and by the question: nobody else has it.
-        if getrefcount(uop) <= 3:
-            return False
-        return [u is uop for u in live_nodes()].count(True) > 1
+        if not is_view(self.uop) and not reaches(self.uop, is_buffer):
+            # Numbers alone: an optimiser writes to memory. Graphs may have the node of before.
+            self.former = [weakref.ref(self.uop)]
+            self.whole = own_memory(name_of(self.whole, "detached"), self.device)
+        node = self.uop
+        owner = node._owner
+        if owner is UNSET or owner() is None:
+            node._owner = self.ref
+        elif owner is not self.ref:
+            self.uop = mine = self.claim(node)
+            if self.cell is not None:
+                self.steps = steps_to(mine, node, self.steps)
 
     def requires_grad_(self, requires_grad: bool | None = True) -> Self:
         """Sets `requires_grad` and returns self."""
@@ -517,7 +543,10 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             cell = self.cell = Cell()
             cell.root, cell.fresh, cell.room = uop, {}, ROOM
             cell.fresh[weakref.ref(self)] = None
-        made.cell, made.steps = cell, (self.steps, op, moved.dtype, moved.src[1:], moved.arg)
+        steps = self.steps, op, moved.dtype, moved.src[1:], moved.arg
+        mine = made.uop
+        made.steps = steps if mine is moved else (steps, mine.op, mine.dtype, (), mine.arg)
+        made.cell = cell
         fresh = cell.fresh
         fresh[weakref.ref(made)] = None
         if len(fresh) > cell.room:
@@ -543,10 +572,9 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             return self
         if target is dtypes.void:
             raise DTypeError(f"cast: {source.name} to void; an element type is wanted")
-        if uop.op is Ops.CONST and target is not dtypes.index:
-            value = cast_value(uop.arg, source, target)
-            return self.derive(UOp(Ops.CONST, target, uop.src, value))
-        return self.derive(UOp(Ops.CAST, target, (uop,)))
+        if target is dtypes.index:
+            return self.derive(UOp(Ops.CAST, target, (uop,)))
+        return self.derive(cast_node(uop, target))
 
     def bitcast(self, dtype: DTypeLike) -> Self:
         """The bits as another dtype; between widths, the last axis grows or shrinks.
@@ -650,7 +678,8 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
                 flag = self._requires_grad
                 if flag or flag is not x._requires_grad:
                     flag = either_flag(flag, x._requires_grad)
-                return self.from_uop(uop, flag)
+                # What is computed shows no memory.
+                return self.naming(uop, flag)
         elif (kind is float and dtype.kind == "float") or (
             kind is int and dtype.kind in NUMBER_KINDS
         ):
@@ -815,35 +844,23 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         return self.derive(UOp(Ops.CONTIGUOUS_BACKWARD, self.uop.dtype, (self.uop,)))
 
 
-def live_nodes() -> list[UOp]:
-    """The nodes of all that are alive and no memory yet; those that are memory rest from now on.
+def nodes_of(ref: TensorRef) -> list[UOp]:
+    """The nodes that a tensor may have to be computed from: its own, none once it is gone.
 
-    Of a tensor that has no node now, that of the whole it shows. Also those of wholes that are
-    still to be computed, where a view has memory of its own: written to, it shows the whole again.
+    Of a tensor that has no node now, that of the whole it shows. Also that of a whole that is still
+    to be computed, where a view has memory of its own: written to, it shows the whole again.
     """
-    if SPEC:
-        check_resting()
-    found = []
-    for ref in list(ACTIVE):
-        handle = ref()
-        if handle is None:
-            ACTIVE.pop(ref, None)
-            continue
-        node = node_now(handle)
-        if is_complete(handle, node):
-            ACTIVE.pop(ref, None)
-            if is_complete(handle, node_now(handle)):
-                continue
-            # Another thread has given it another node meanwhile.
-            ACTIVE[ref] = None
-        if node is None:
-            node = handle.cell.root
-        found.append(node)
-        if handle.steps is not None and storage.is_memory_view(node):
-            whole = handle.cell.root
-            if not storage.is_memory_view(whole) and whole is not node:
-                found.append(whole)
-    return found
+    handle = ref()
+    if handle is None:
+        return []
+    node = node_now(handle)
+    if node is None:
+        return [handle.cell.root]
+    if handle.steps is not None and storage.is_memory_view(node):
+        whole = handle.cell.root
+        if not storage.is_memory_view(whole):
+            return [node, whole]
+    return [node]
 
 
 def node_now(handle: Any) -> UOp | None:
@@ -852,24 +869,6 @@ def node_now(handle: Any) -> UOp | None:
         return vars(Handle)["uop"].__get__(handle)  # type: ignore[no-any-return]
     except AttributeError:
         return None
-
-
-def is_complete(handle: Any, node: UOp | None) -> bool:
-    """Whether a tensor with this node, and what it is a view of, are memory.
-
-    One without a node is not: whole after whole may come without its being told.
-    """
-    if node is None or settle(node) is None:
-        return False
-    return handle.steps is None or settle(handle.cell.root) is not None
-
-
-def check_resting() -> None:
-    """Raises InternalError where a tensor rests that is no memory: a write would not ask it."""
-    for ref in [ref for ref in list(LIVE) if ref not in ACTIVE]:
-        handle = ref()
-        if handle is not None and not is_complete(handle, node_now(handle)):
-            raise InternalError(f"live: {handle!r} rests, though it is no memory yet")
 
 
 def own_memory(uop: UOp, device: str | tuple[str, ...]) -> UOp:
@@ -932,7 +931,7 @@ def cast_node(u: UOp, dtype: DType) -> UOp:
     """The node as `dtype`; constants become constants."""
     if u.dtype is dtype:
         return u
-    if u.op is Ops.CONST:
+    if u.op is Ops.CONST and not (u.src and dtype.kind == u.dtype.kind == "float"):
         return UOp(Ops.CONST, dtype, u.src, cast_value(u.arg, u.dtype, dtype))
     return UOp(Ops.CAST, dtype, (u,))
 
@@ -943,10 +942,14 @@ def broadcast_all(what: str, nodes: tuple[UOp, ...]) -> tuple[UOp, ...]:
     device: str | None = None
     made = []
     for u in nodes:
-        if u.op is Ops.CONST and shape:
-            made.append(UOp(Ops.CONST, u.dtype, (), u.arg) if u.src else u)
+        if u.op is Ops.CONST and shape and not u.src:
+            made.append(u)
             continue
         found = u.device
+        if found is not None and device is not None and found != device and number_everywhere(u):
+            # A number lives anywhere.
+            u = UOp(Ops.CONST, u.dtype, (), u.base.arg)
+            found = None
         if found is not None and device is not None and found != device:
             # Nothing is computed on DISK: what is there is moved, whichever side it stands on.
             place = found if str(device).startswith("DISK") else device
@@ -954,10 +957,42 @@ def broadcast_all(what: str, nodes: tuple[UOp, ...]) -> tuple[UOp, ...]:
                 f"{what}: one value is on {device}, the other on {found}; .to({place!r}) moves it"
             )
         device = found if device is None else device
-        made.append(u.broadcast_to(shape))
+        made.append(apart(u, u.broadcast_to(shape)))
     return tuple(made)
+
+
+def is_unused(u: UOp) -> bool:
+    """Whether the tensor of a node is gone, and no graph has the node."""
+    return u._owner is not nobody and u._owner() is None and not users_of(u)
+
+
+def nobody() -> None:
+    """Refers to the tensor of a node that an operation has made for itself: there is none."""
+
+
+def apart(u: UOp, made: UOp) -> UOp:
+    """What movement has made of a node, or where a tensor has some of that, the same apart from it.
+
+    What an operation does with its operand is no use of another tensor that shows it so.
+    """
+    way = []
+    x = made
+    while x is not u:
+        way.append(x)
+        x = x.src[0]
+    if all([x._owner is UNSET or x._owner is nobody for x in way]):
+        for x in way:
+            x._owner = nobody
+        return made
+    x = name_of(u, "view")
+    for step in reversed(way):
+        x = UOp(step.op, step.dtype, (x, *step.src[1:]), step.arg)
+    return x
 
 
 def promote_all(what: str, nodes: tuple[UOp, ...]) -> tuple[UOp, ...]:
     """The nodes at one dtype and one shape."""
     return broadcast_all(what, promote_dtypes(what, nodes))
+
+
+Tensors.nodes_of = staticmethod(nodes_of)

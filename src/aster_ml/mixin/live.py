@@ -1,15 +1,15 @@
-"""Which tensors are alive, and which of them may still want something computed.
+"""Knows which tensors are alive, and which were given a node since the engine last asked.
 
-Receives tensors when they are made and when they name another node; returns those that are alive. A
-realize asks those whose node is no memory who wants what it overwrites, so it costs what is pending
-and not what is alive: one that is found to be memory rests until it is given another node. What a
-tensor's node is, and when it is memory, stands in `mixin.handle`.
+Receives tensors when they are made and when they name another node; returns those that are alive.
+What a tensor's node is stands in `mixin.handle`, who reads which memory in `engine.readers`.
 """
 
 from __future__ import annotations
 
 import weakref
 from typing import Any
+
+from aster_ml.engine.readers import Tensors
 
 
 class TensorRef(weakref.ref[Any]):
@@ -28,15 +28,9 @@ class TensorRef(weakref.ref[Any]):
 LIVE: dict[TensorRef, None] = {}
 forget = LIVE.__delitem__
 
-# Those that do not rest, and some that are gone. The keys are those of `LIVE`.
-ACTIVE: dict[TensorRef, None] = {}
-
-
-class Sweep:
-    """How many are active when those that are gone are looked for, and the least of that."""
-
-    least = 1 << 12
-    at = least
+# Those with a node that the engine has not seen, and some that are gone.
+NEW: dict[TensorRef, None] = {}
+Tensors.new = NEW
 
 
 def live_handles() -> list[Any]:
@@ -44,14 +38,6 @@ def live_handles() -> list[Any]:
     return [handle for ref in list(LIVE) if (handle := ref()) is not None]
 
 
-def sweep() -> None:
-    """Forgets active tensors that are gone, at a constant cost for each that was made."""
-    for ref in list(ACTIVE):
-        if ref() is None:
-            ACTIVE.pop(ref, None)
-    Sweep.at = max(Sweep.least, 2 * len(ACTIVE))
-
-
 def wake(handle: Any) -> None:
     """A tensor was given a node that may be no memory, or its node was taken away."""
-    ACTIVE[handle.ref] = None
+    NEW[handle.ref] = None

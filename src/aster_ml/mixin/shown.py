@@ -24,7 +24,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
 
 # Nothing of the value: a mark on it, or when it is read.
-UNSEEN = frozenset({Ops.AFTER, Ops.DETACH})
+UNSEEN = frozenset({Ops.AFTER, Ops.DETACH, Ops.NAME})
 # From so many elements on only the edges are shown, and so many of each axis.
 MANY, EDGE = 100, 3
 # A table has rows and columns, and so many of each at most.

@@ -168,7 +168,7 @@ def target_in(place: UOp, steps: Steps) -> UOp | None:
     for op, _, rest, arg in listed(steps):
         if op in REPEATING:
             return None
-        if op in MOVEMENT:
+        if op in MOVEMENT and op is not Ops.NAME:
             place = UOp(op, place.dtype, (place, *rest), arg)
     return place
 
@@ -197,6 +197,13 @@ def shows_memory(u: UOp) -> bool:
             return any([shows_memory(s) for s in u.src])
         u = u.src[0]
     return False
+
+
+def unnamed(u: UOp) -> UOp:
+    """A value, whichever tensor names it."""
+    while u.op is Ops.NAME:
+        u = u.src[0]
+    return u
 
 
 def own_value(u: UOp) -> UOp:

@@ -30,7 +30,9 @@ from aster_ml.uop.ops import Ops
 # The version of operators that is written: the first one that has all that is needed.
 OPSET, IR = 18, 10
 # Passed on as what they are of.
-SAME = (Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.DETACH, Ops.COPY, Ops.AFTER)
+SAME = (
+    Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.DETACH, Ops.COPY, Ops.AFTER, Ops.NAME,
+)  # fmt: skip
 UNARY = {
     Ops.NEG: "Neg", Ops.SIN: "Sin", Ops.TANH: "Tanh", Ops.SQRT: "Sqrt",
     Ops.RECIPROCAL: "Reciprocal",

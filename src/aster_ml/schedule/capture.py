@@ -23,7 +23,8 @@ from aster_ml.uop.ops import BodyArg, Ops, ParamArg
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 AFTER, BIND, BUFFER, CAST = Ops.AFTER, Ops.BIND, Ops.BUFFER, Ops.CAST
-CONTIGUOUS, DETACH, IOTA, PARAM = Ops.CONTIGUOUS, Ops.DETACH, Ops.IOTA, Ops.PARAM
+CONTIGUOUS, DETACH, IOTA = Ops.CONTIGUOUS, Ops.DETACH, Ops.IOTA
+NAME, PARAM = Ops.NAME, Ops.PARAM
 
 
 class Captured(NamedTuple):
@@ -107,8 +108,8 @@ def closed_body(
                     if stored is not None and stored is not s:
                         stands[s] = stored
                         src = (stored,)
-                    elif op is DETACH and (len(src) > 1 or s.arg is not None):
-                        # What its gradient is, and whose name it is, gradients alone ask.
+                    elif op is NAME or (op is DETACH and len(src) > 1):
+                        # What its gradient is, and whose value it is, gradients alone ask.
                         stands[s] = src[0]
                         src = src[:1]
                     u, left = s, iter(src)

@@ -62,6 +62,24 @@ class Schedule:
     # When it was last asked for, in schedules that were made until then.
     used: int = 0
 
+    def equals(self, other: Schedule) -> bool:
+        """Whether another schedule does the same, in the same order, to memory of the same form."""
+        if self is other:
+            return True
+        mine, others = [
+            (
+                [(s.kind, s.slots, s.ast, s.device, s.offset, s.nbytes) for s in schedule.steps],
+                schedule.slots,
+                schedule.n_args,
+                schedule.written,
+                schedule.overwritten,
+                # Floats by their digits: NaN equals itself, and zeros have signs.
+                {slot: repr(number) for slot, number in schedule.numbers.items()},
+            )
+            for schedule in (self, other)
+        ]
+        return mine == others
+
 
 class FinalKernel(NamedTuple):
     """A kernel that is known before the rest of its body is planned, and its device."""

@@ -97,6 +97,22 @@ def substitute_all(
     return [new[root] for root in roots]
 
 
+def without_names(root: UOp) -> UOp:
+    """The value, whichever tensors name it and what it is made of."""
+    order = toposort(root)
+    if not any([u.op is Ops.NAME for u in order]):
+        return root
+    new: dict[UOp, UOp] = {}
+    for u in order:
+        if u.op is Ops.NAME:
+            new[u] = new[u.src[0]]
+        elif any([new[s] is not s for s in u.src]):
+            new[u] = new_node(u.op, u.dtype, tuple([new[s] for s in u.src]), u.arg, u.tag)
+        else:
+            new[u] = u
+    return new[root]
+
+
 def substitute_ordered(
     roots: Iterable[UOp], changes: dict[UOp, UOp], order: Iterable[UOp]
 ) -> list[UOp]:

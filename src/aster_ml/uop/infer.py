@@ -81,7 +81,7 @@ def movement_shape(u: UOp) -> Shape:
     shape = u.src[0]._shape
     if op is Ops.PERMUTE:
         return tuple([shape[i] for i in u.arg])
-    if op is Ops.FLIP:
+    if op is Ops.FLIP or op is Ops.NAME:
         return tuple(shape)
     arg = merged_arg(u)
     if op is Ops.PAD:

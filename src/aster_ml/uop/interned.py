@@ -79,10 +79,13 @@ class Interned:
         "_bounds",
         "_device",
         "_digest",
+        "_is_linked",
         "_key",
+        "_owner",
         "_ranges",
         "_shape",
         "_simple",
+        "_users",
         "arg",
         "dtype",
         "op",
@@ -105,6 +108,11 @@ class Interned:
     _simple: Any
     # When the value was computed, or the write of a STORE has happened (`engine.storage.WRITES`).
     _at: Any
+    # A reference to the tensor that was the first to have this node (`mixin.handle`).
+    _owner: Any
+    # Who uses the node, and whether its sources know the node as a user (`uop.users`).
+    _users: Any
+    _is_linked: bool
 
     def __new__(
         cls,
@@ -134,7 +142,8 @@ class Interned:
         self.tag = tag
         self._key = key
         self._shape = self._device = self._bounds = self._ranges = self._digest = self._axis = UNSET
-        self._simple = self._at = UNSET
+        self._simple = self._at = self._owner = self._users = UNSET
+        self._is_linked = False
         ref = new_ref(self)
         other = NODES.setdefault(key, ref)
         if other is not ref:
@@ -164,6 +173,12 @@ class Interned:
         ref = NODES.get(self._key)
         if ref is not None and ref() is self:
             NODES.pop(self._key, None)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the same expression, built now, is this node: see `forget`."""
+        ref = NODES.get(self._key)
+        return ref is not None and ref() is self
 
     def __copy__(self) -> Self:
         return self

@@ -224,6 +224,11 @@ def local_walk(shape: tuple[Any, ...], axis: int, count: int) -> UOp:
     return walk.broadcast_to(localized(shape, axis, size))
 
 
+def parts_of_name(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
+    """The parts of the value that it names: only gradients ask for names."""
+    return src[0].parts
+
+
 def parts_of_scatter(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
     """Each device adds up its part of the values: into its part of the result, or into zeros of
     all of it, which are folded then.
@@ -258,6 +263,7 @@ MULTI_RULES: dict[Ops, Rule] = {
     Ops.PAD: parts_of_movement,
     Ops.SHRINK: parts_of_movement,
     Ops.FLIP: parts_of_movement,
+    Ops.NAME: parts_of_name,
     Ops.REDUCE: parts_of_reduce,
     Ops.INDEX: parts_of_index,
     Ops.SCATTER: parts_of_scatter,

@@ -36,6 +36,7 @@ from aster_ml.uop.infer import (
 from aster_ml.uop.interned import UNSET, Interned
 from aster_ml.uop.ops import (
     COMMUTATIVE,
+    MOVEMENT,
     AxisType,
     BufferArg,
     DeviceArg,
@@ -417,7 +418,7 @@ class UOp(
 # UOp(...) without what Python does around the call of a class, a fifth of all: for walks.
 new_node: Callable[..., UOp] = types.MethodType(UOp.__new__, UOp)
 INDEX = dtypes.index
-MOVEMENT_SET = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.PAD, Ops.SHRINK, Ops.FLIP})
+MOVEMENT_SET = MOVEMENT
 Variable = UOp.variable
 
 

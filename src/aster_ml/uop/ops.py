@@ -83,6 +83,7 @@ class Ops(IntEnum):
     PAD = auto()
     SHRINK = auto()
     FLIP = auto()
+    NAME = auto()
     # unary
     CAST = auto()
     BITCAST = auto()
@@ -190,6 +191,9 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.PAD: OpInfo(Group.MOVEMENT, "Zeros before and after each axis, arg[i] = (before, after)."),
     Ops.SHRINK: OpInfo(Group.MOVEMENT, "Each axis cut to arg[i] = (start, stop)."),
     Ops.FLIP: OpInfo(Group.MOVEMENT, "The axes in arg, reversed."),
+    Ops.NAME: OpInfo(
+        Group.MOVEMENT, "src[0] as the value of one tensor (NameArg), which gradients tell apart."
+    ),
     Ops.CAST: OpInfo(Group.UNARY, "The value as another dtype."),
     Ops.BITCAST: OpInfo(Group.UNARY, "The bits as another dtype of the same width."),
     Ops.NEG: OpInfo(Group.UNARY, "-x."),
@@ -496,6 +500,17 @@ class AttendArg(NamedTuple):
     """
 
     scale: float
+
+
+class NameArg(NamedTuple):
+    """Of NAME: the number of the tensor, and what the tensor is to another one with that value.
+
+    A "view" shows the other tensor, and hands its gradient on. An "equal" tensor was computed by
+    itself: its gradient goes on to what both were made of. A "detached" one hands nothing on.
+    """
+
+    number: int
+    kind: str = "equal"
 
 
 class ScatterArg(NamedTuple):

@@ -148,6 +148,7 @@ TENSOR: Table = {
             ),
         ),
     ),
+    Ops.NAME: (SAME_DTYPE, ONE_SOURCE, ARG_TYPE),
     Ops.REDUCE: (
         SAME_DTYPE,
         ONE_SOURCE,
