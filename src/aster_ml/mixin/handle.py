@@ -689,7 +689,8 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             b = UOp(Ops.CONST, dtype, (), value)
             uop = UOp(op, dtypes.bool if op in COMPARE else dtype, (b, a) if reverse else (a, b))
             uop._shape, uop._device = a.shape, a._device
-            return self.derive(uop)
+            flag = self._requires_grad
+            return self.naming(uop, INHERITED if flag else flag)
         return self.binop_promoted(op, x, reverse)
 
     def binop_promoted(self, op: Ops, x: Any, reverse: bool) -> Self:
