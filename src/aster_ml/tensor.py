@@ -76,8 +76,8 @@ INTERNAL = frozenset(
     arc_sine_parts arc_sine_slope become become_with_past beyond binop binop_promoted broadcast_to
     broadcasted bytes_of cell claim cos_near_zeros cosh_value derive derive_memory derive_with
     divided drawn_on_each every_nth eye_like float_pair floating fold former full_of gradients_of
-    join laid_in last_axis_windows leave linked log_of_one_plus logistic_share made_on_each memory mop
-    naming need_bits neighbours note_former note_own_former note_written note_written_everywhere
+    join laid_in last_axis_windows leave linked log_of_one_plus logistic_share made_on_each memory
+    mop naming need_bits neighbours note_former note_own_former note_written note_written_everywhere
     of_two operand
     own own_cell pad_zeros pair permuted_state place_to_write power_of_number
     realize_with_past reduced_count ref rename resize_axis resize_axis_of_bytes resolve_axes

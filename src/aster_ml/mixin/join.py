@@ -300,7 +300,7 @@ def pad_with(x: H, pairs: list[tuple[Any, Any]], value: float) -> H:
             x = x.cast(least_upper_dtype(x.dtype, x.operand(value, "pad").dtype))
     if any(is_zero(s) for s in x.shape):
         shape = tuple([s + b + a for s, (b, a) in zip(x.shape, pairs, strict=True)])
-        return x.full_of(shape, value)
+        return x.linked(x.full_of(shape, value))
     padded = x.pad_zeros(pairs)
     if padded is x or (value == 0 and math.copysign(1.0, value) > 0):
         return padded

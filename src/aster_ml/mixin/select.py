@@ -230,7 +230,7 @@ class SelectMixin(MathMixin, CreateMixin):
         size = max(min(rows - down, columns - right), 0)
         cut: list[Any] = [None] * len(lead)
         if size == 0:
-            return x.full_of((*lead, 0), 0)
+            return x.linked(x.full_of((*lead, 0), 0))
         x = x.shrink([*cut, (down, down + size), (right, right + size)])
 
         def column(x: Any) -> Any:
