@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from aster_ml.errors import DownloadError, FileKindError
+from aster_ml.private_files import own_folder
 from aster_ml.runtime.disk import kind_of_file
 from aster_ml.runtime.object_cache import cache_folder
 from aster_ml.unpacking import Allowance, unpack
@@ -109,7 +110,7 @@ def downloads_folder() -> pathlib.Path:
     folder = cache_folder()
     if folder is None:
         raise DownloadError("there is no home folder to keep it in; set CACHEDIR")
-    return folder / "downloads"
+    return own_folder(folder, "downloads")
 
 
 def copy_whole(answer: Any, file: Any) -> None:

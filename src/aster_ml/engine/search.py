@@ -18,7 +18,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -40,7 +40,8 @@ from aster_ml.config import (
     debug_shown,
 )
 from aster_ml.device import BROUGHT
-from aster_ml.runtime.object_cache import cache_folder, read_own
+from aster_ml.private_files import check_folder, make_folder, own_folder, read_own, replace_own
+from aster_ml.runtime.object_cache import cache_folder
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -364,7 +365,7 @@ def record_name(ast: UOp, target: Target) -> str:
 def record_path(name: str) -> Path | None:
     """The file of a record; None without a disk cache."""
     folder = cache_folder() if CACHE else None
-    return None if folder is None else folder / "schedules" / f"{name}.txt"
+    return None if folder is None else own_folder(folder, "schedules") / f"{name}.txt"
 
 
 def record_text(ast: UOp, target: Target, width: int, found: Found) -> str:
@@ -412,6 +413,7 @@ def look_up(name: str) -> Record | None:
     if path is None:
         return REMEMBERED.get(name)
     try:
+        check_folder(path.parent)
         text = read_own(str(path), MAX_RECORD_BYTES)
         record = None if text is None else read_record(text.decode())
     except (OSError, UnicodeDecodeError):
@@ -452,14 +454,10 @@ def keep(name: str, record: Record, text: str) -> None:
     path = record_path(name)
     if path is None:
         return
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8", newline="\n")
-        temporary.replace(path)
-    except OSError:
-        # A folder that cannot be written is told of where kernels are stored.
-        temporary.unlink(missing_ok=True)
+    # A folder that cannot be written is told of where kernels are stored.
+    with suppress(OSError):
+        make_folder(path.parent)
+        replace_own(str(path), text.encode())
 
 
 def can_search(ast: UOp, backend: Backend) -> bool:

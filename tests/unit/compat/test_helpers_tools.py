@@ -133,7 +133,7 @@ def test_diskcache_outlives_the_process(own_cache: Path) -> None:
     )
     run([sys.executable, "-c", code.format("put('t', 'k', (1, 2))")])
     assert helpers.diskcache_get("t", "k") == (1, 2)
-    assert (own_cache / "cache.db").stat().st_mode & 0o777 == 0o600
+    assert (own_cache / "tables" / "cache.db").stat().st_mode & 0o777 == 0o600
 
 
 def test_connections_of_diskcache_are_closed(own_cache: Path) -> None:
@@ -177,8 +177,8 @@ def test_diskcache_in_threads() -> None:
 
 
 def test_a_cache_that_others_may_write_is_not_read(own_cache: Path) -> None:
-    own_cache.mkdir(parents=True)
-    place = own_cache / "cache.db"
+    place = own_cache / "tables" / "cache.db"
+    place.parent.mkdir(parents=True, mode=0o700)
     place.write_bytes(b"")
     place.chmod(0o666)
     with pytest.raises(ArgumentError, match=r"cache\.db is not read, since others may write to it"):

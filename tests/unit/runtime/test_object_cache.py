@@ -271,13 +271,17 @@ def test_writing_alone_keeps_the_limit(tmp_path: Path) -> None:
 
 def test_leftovers_of_dead_writers_go(tmp_path: Path) -> None:
     cache = ObjectCache(tmp_path)
-    old, young = tmp_path / "abc.1-1.tmp", tmp_path / "abc.1-2.tmp"
-    for path in (old, young):
+    entry = cache.path("another")
+    old, young = entry.with_suffix(".1-a-1.tmp"), entry.with_suffix(".1-a-2.tmp")
+    alien = tmp_path / "notes.tmp"
+    for path in (old, young, alien):
         path.write_bytes(b"half")
     os.utime(old, (1, 1))
+    os.utime(alien, (1, 1))
     cache.put(KEY, DATA)
     assert not old.exists()
     assert young.exists()
+    assert alien.exists(), "it was not written by a cache"
 
 
 RACER = """
