@@ -40,8 +40,9 @@ OPEN = threading.local()
 # Connections of a process that this one was forked from: closing them here would drop its locks.
 OF_PARENTS: list[sqlite3.Connection] = []
 # What a pickle raises whose classes are others now.
-DAMAGES = (pickle.PickleError, ValueError, LookupError, TypeError, AttributeError, ImportError,
-           EOFError)  # fmt: skip
+DAMAGES = (
+    pickle.PickleError, ValueError, LookupError, TypeError, AttributeError, ImportError, EOFError,
+)  # fmt: skip
 # Codes of SQLite (in the low byte) of a file that the system does not let be read or written.
 PRIMARY = 0xFF
 UNUSABLE = frozenset({

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from aster_ml.backend import Backend
 from aster_ml.codegen.opts import Opt, parse_opts
 from aster_ml.codegen.passes import schedule_kernel
-from aster_ml.codegen.search_space import applied, neighbours, starts
+from aster_ml.codegen.search_space import applied, is_small, neighbours, starts
 from aster_ml.config import (
     BEAM,
     BEAM_SECONDS,
@@ -471,13 +471,21 @@ def can_search(ast: UOp, backend: Backend) -> bool:
     )
 
 
+def may_be_taken(ast: UOp, target: Target, opts: tuple[Opt, ...]) -> bool:
+    """Whether Opts of a file fit the kernel, and are of a size that a search would have tried."""
+    kernel = applied(ast, target, opts)
+    if kernel is None:
+        return False
+    return is_small(kernel) or opts == tuple(schedule_kernel(ast, target).applied)
+
+
 def find_opts(ast: UOp, device: str, target: Target) -> tuple[Opt, ...] | None:
     """The fastest Opts that are known, or that a search finds now; None for the default ones."""
     name = record_name(ast, target)
     width = int(BEAM.value)
     known = None if IGNORE_BEAM_CACHE else look_up(name)
     if known is not None and known.beam >= width:
-        if applied(ast, target, known.opts) is not None:
+        if may_be_taken(ast, target, known.opts):
             return known.opts
         tell_ignored(name, f"this version refuses {' '.join(map(repr, known.opts))}")
     start = time.monotonic()
