@@ -7,7 +7,6 @@ command line was not understood. What is printed is made here; what is true is a
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import platform
 import signal
@@ -19,28 +18,15 @@ from pathlib import Path
 
 from aster_ml import Device, Tensor, __version__
 from aster_ml.allocator import format_bytes
+from aster_ml.apps.packages import REQUIRED, extra_lines, version_of
 from aster_ml.config import SETTINGS
 from aster_ml.device import STORAGE_KINDS, DeviceRow
 from aster_ml.engine.reproduce import reproduce
 from aster_ml.errors import AsterError, FormatError
+from aster_ml.interpreters import python_command, python_environment
 from aster_ml.runtime.object_cache import cache_folder
 from aster_ml.viz.command import run_viz
 
-# Required packages, then those of the extras.
-PACKAGES = (
-    "numpy",
-    "llvmlite",
-    "ml-dtypes",
-    "tqdm",
-    "pyopencl",
-    "wgpu",
-    "cuda-bindings",
-    "nvidia-cuda-nvrtc",
-    "pillow",
-    "safetensors",
-    "torch",
-    "onnx",
-)
 # Modules of `apps`, each with a command line of its own.
 APPS = {
     "run": "run an ONNX model: inputs, outputs, operators, time, kernels",
@@ -53,14 +39,6 @@ APPS = {
 }
 # These run nothing: DISK and NPY hold data, NULL compiles only.
 COMPUTE_NOTHING = STORAGE_KINDS | {"NULL"}
-
-
-def package_version(name: str) -> str:
-    """The installed version of a package, or "absent"."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "absent"
 
 
 def try_device(row: DeviceRow) -> DeviceRow:
@@ -124,14 +102,12 @@ def report_lines(rows: Sequence[DeviceRow], default: str) -> Iterator[str]:
         yield f"threads    {target.threads} of {os.cpu_count()} (the setting THREADS)"
     yield f"system     {platform.system()} {platform.release()} {platform.machine()}"
     yield f"Python     {platform.python_version()}"
-    versions = {name: package_version(name) for name in PACKAGES}
-    present = [f"{name} {version}" for name, version in versions.items() if version != "absent"]
-    lacking = [name for name, version in versions.items() if version == "absent"]
-    yield f"packages   {', '.join(present)}"
-    if lacking:
-        yield f"           absent: {', '.join(lacking)}"
+    yield f"packages   {', '.join([f'{name} {version_of(name)}' for name in REQUIRED])}"
     yield f"cache      {cache_line()}"
     yield f"settings   {changed_settings()}"
+    yield ""
+    yield "extras"
+    yield from extra_lines()
 
 
 def run_doctor() -> int:
@@ -157,7 +133,8 @@ def run_app(name: str, arguments: Sequence[str]) -> int:
     """
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
-        return subprocess.call([sys.executable, "-m", f"aster_ml.apps.{name}", *arguments])
+        command = python_command("-m", f"aster_ml.apps.{name}", *arguments)
+        return subprocess.call(command, env=python_environment())
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -187,7 +164,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="aster", description="Aster ML, a deep-learning compiler in readable Python."
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("doctor", help="which devices work here, versions, cache, threads")
     for name, text in APPS.items():
         commands.add_parser(name, help=text, add_help=False, prefix_chars="\0").add_argument(
@@ -206,7 +183,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
-    options = make_parser().parse_args(argv)
+    parser = make_parser()
+    options = parser.parse_args(argv)
+    if options.command is None:
+        parser.print_help(sys.stderr)
+        parser.exit(2)
     try:
         code = run(options)
         sys.stdout.flush()

@@ -110,3 +110,18 @@ def test_modules_that_documents_name_exist(path: Path) -> None:
     inside = {name for name in named if name.partition("/")[0] in folders}
     gone = [n for n in inside if not (PACKAGE / n).exists() and not (PACKAGE / f"{n}.py").exists()]
     assert not gone, f"{path.name} names {sorted(gone)}, which src/aster_ml has not"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_tables_are_whole(path: Path) -> None:
+    """A table has a head, rows of as many cells, and no row under the same heading twice."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.S | re.M)
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.M):
+        rows = [re.split(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", r))[1:-1] for r in block.splitlines()]
+        assert len(rows) > 2, f"{path.name}: no table: {block[:80]}"
+        assert all(set(cell.strip()) <= set(":-") for cell in rows[1]), block[:80]
+        assert {len(row) for row in rows} == {len(rows[0])}, f"{path.name}: {block[:80]}"
+        first = [row[0].strip() for row in rows[2:]]
+        spelled = [line.split("|")[1].strip() for line in block.splitlines()[2:]]
+        if len(rows[0]) == 2 and all(first):
+            assert len(set(spelled)) == len(spelled), f"{path.name}: a row stands twice: {spelled}"

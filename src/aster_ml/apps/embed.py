@@ -45,6 +45,7 @@ class Embedder:
     """
 
     def __init__(self, folder: str | pathlib.Path) -> None:
+        library = needed("tokenizers", "llm")
         place = pathlib.Path(folder)
         self.config = read_json(place / "config.json")
         if not isinstance(self.config, dict) or self.config.get("model_type") != "bert":
@@ -62,7 +63,6 @@ class Embedder:
         self.epsilon = float(self.config["layer_norm_eps"])
         longest = read_json(place / "sentence_bert_config.json", {}).get("max_seq_length", 512)
         self.longest = min(int(longest), int(self.config["max_position_embeddings"]))
-        library = needed("tokenizers", "llm")
         self.tokenizer = library.Tokenizer.from_file(str(place / "tokenizer.json"))
         self.tokenizer.enable_truncation(self.longest)
         self.tokenizer.no_padding()

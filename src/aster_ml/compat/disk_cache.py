@@ -120,9 +120,8 @@ def ask(question: Callable[[sqlite3.Connection], T]) -> T | None:
     try:
         try:
             return question(db_connection())
-        except sqlite3.DatabaseError as error:
-            # Errors of other kinds have classes of their own.
-            if type(error) is not sqlite3.DatabaseError:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            if not is_damage(error):
                 raise
             drop_file()
             return question(db_connection())
@@ -133,6 +132,17 @@ def ask(question: Callable[[sqlite3.Connection], T]) -> T | None:
             raise
         tell_unusable(str(error))
     return None
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether an error says that the file is no database, or a damaged one.
+
+    What SQLite says of a damaged file may quote it, in no encoding.
+    """
+    if isinstance(error, sqlite3.OperationalError):
+        return any([words in str(error) for words in ("malformed", "unsupported file format")])
+    # Errors of other kinds have classes of their own.
+    return type(error) in (sqlite3.DatabaseError, sqlite3.InternalError, UnicodeDecodeError)
 
 
 def drop_file() -> None:
@@ -161,9 +171,9 @@ def columns(key: Key) -> dict[str, Any]:
     return key if isinstance(key, dict) else {"key": key}
 
 
-def name_of(table: str) -> str:
-    """A table's name in the file."""
-    return '"' + f"{table}_{VERSION}".replace('"', '""') + '"'
+def name_of(table: str, key: dict[str, Any]) -> str:
+    """The name in the file of a table whose keys have these columns."""
+    return '"' + " ".join([f"{table}_{VERSION}", *key]).replace('"', '""') + '"'
 
 
 def where(key: dict[str, Any]) -> str:
@@ -179,11 +189,11 @@ def diskcache_get(table: str, key: Key) -> Any:
 
     def question(connection: sqlite3.Connection) -> Any:
         try:
-            return connection.execute(
-                f"SELECT val FROM {name_of(table)} WHERE {where(wanted)}", tuple(wanted.values())
-            ).fetchone()
+            query = f"SELECT val FROM {name_of(table, wanted)} WHERE {where(wanted)}"
+            return connection.execute(query, tuple(wanted.values())).fetchone()
         except sqlite3.OperationalError as error:
-            if "no such table" in str(error) or "no such column" in str(error):
+            # There is no such table, or it is not as its name says.
+            if error.sqlite_errorcode == sqlite3.SQLITE_ERROR and not is_damage(error):
                 return None
             raise
 
@@ -204,16 +214,28 @@ def diskcache_put(table: str, key: Key, val: T, prepickled: bool = False) -> T:
     pickled: Any = val if prepickled else pickle.dumps(val)
     data = digest(pickled) + pickled
 
+    name = name_of(table, wanted)
+    make = (
+        f"CREATE TABLE IF NOT EXISTS {name} "
+        f"({', '.join(names)}, val BLOB, PRIMARY KEY ({', '.join(names)}))"
+    )
+    keep = (
+        f"REPLACE INTO {name} ({', '.join(names)}, val) "
+        f"VALUES ({', '.join('?' * (len(names) + 1))})"
+    )
+
     def question(connection: sqlite3.Connection) -> None:
-        connection.execute(
-            f"CREATE TABLE IF NOT EXISTS {name_of(table)} "
-            f"({', '.join(names)}, val BLOB, PRIMARY KEY ({', '.join(names)}))"
-        )
-        connection.execute(
-            f"REPLACE INTO {name_of(table)} ({', '.join(names)}, val) "
-            f"VALUES ({', '.join('?' * (len(names) + 1))})",
-            (*wanted.values(), data),
-        )
+        values = (*wanted.values(), data)
+        connection.execute(make)
+        try:
+            connection.execute(keep, values)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_ERROR or is_damage(error):
+                raise
+            # The table is not as its name says: what says how it is made is damaged.
+            connection.execute(f"DROP TABLE {name}")
+            connection.execute(make)
+            connection.execute(keep, values)
 
     ask(question)
     return val

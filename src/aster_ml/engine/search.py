@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -40,6 +39,7 @@ from aster_ml.config import (
     debug_shown,
 )
 from aster_ml.device import BROUGHT
+from aster_ml.interpreters import python_command, python_environment
 from aster_ml.private_files import check_folder, make_folder, own_folder, read_own, replace_own
 from aster_ml.runtime.object_cache import cache_folder
 from aster_ml.target import Target
@@ -108,7 +108,7 @@ class Worker(AbstractContextManager["Worker"]):
         """The process, started where there is none."""
         if self.process is None:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "aster_ml.engine.search_worker"],
+                python_command("-m", "aster_ml.engine.search_worker"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -184,12 +184,9 @@ def runtime_of(device: str) -> str:
 
 def worker_environment(folder: Path) -> dict[str, str]:
     """Our settings, a disk cache that only this search has, and no search inside of it."""
-    root = Path(__file__).resolve().parents[2]
-    paths = [str(root), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return {
-        **os.environ,
+        **python_environment(),
         **{name: str(s.value) for name, s in SETTINGS.items() if "codegen" in s.affects},
-        "PYTHONPATH": os.pathsep.join(p for p in paths if p),
         "CACHEDIR": str(folder),
         "CACHE": "1",
         "BEAM": "0",

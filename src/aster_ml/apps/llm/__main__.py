@@ -133,7 +133,6 @@ def bound(host: str, port: int) -> socket.socket:
 def serve(options: argparse.Namespace, language: Language, address: socket.socket) -> int:
     """Answers over HTTP until Ctrl-C."""
     server = needed("uvicorn", "serve")
-    needed("starlette", "serve")
     app_module = needed("aster_ml.apps.llm.server", "serve")
     embedder = None
     if options.embed:
@@ -152,6 +151,10 @@ def run(options: argparse.Namespace) -> int:
     """Does what the command line says."""
     sampling = sampling_of(options)
     # Before a model is read, which takes longer than to find out.
+    if options.serve:
+        needed("uvicorn", "serve")
+        needed("starlette", "serve")
+    needed("aster_ml.apps.llm.template", "llm")
     address = bound(options.host, options.port) if options.serve else None
     language: Language = load_language(
         options.model,
