@@ -93,14 +93,21 @@ def test_makefile_targets_of_documents_exist() -> None:
         assert named <= targets, f"{path.name} calls {sorted(named - targets)}"
 
 
-def test_files_of_the_layout_exist() -> None:
+def test_the_layout_is_that_of_the_tree() -> None:
+    """Each folder and module of the package is named in the README, and each folder of a clone."""
     text = README.read_text(encoding="utf-8")
-    layout = text[text.index("## Layout") : text.index("## Status")]
-    names = re.findall(r"\b([\w/]+(?:\.py|\.toml|/))", layout)
-    inside = [name for name in names if (ROOT / name).is_dir() is False]
-    missing = [name for name in inside if not (PACKAGE / name).exists()]
-    assert len(inside) >= 10
-    assert not missing, f"the layout of README.md names {missing}"
+    layout = text[text.index("## Layout") : text.index("## Status")].splitlines()
+    inside = [line[2:38].strip() for line in layout if line.startswith("  ")]
+    named = [name.rstrip("/") for line in inside for name in line.split(", ")]
+    there = [
+        path.stem if path.suffix == ".py" else path.name
+        for path in PACKAGE.iterdir()
+        if path.name not in ("__pycache__", "__init__.py", "py.typed")
+    ]
+    assert sorted(named) == sorted(there)
+    outside = {line.split()[0].rstrip("/") for line in layout if re.match(r"\w+/ ", line)}
+    assert outside == {"lessons", "docs", "tests", "tools", "benchmarks"}
+    assert all((ROOT / name).is_dir() for name in outside)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
