@@ -41,6 +41,7 @@ from aster_ml.config import (
 from aster_ml.device import BROUGHT
 from aster_ml.interpreters import python_command, python_environment
 from aster_ml.private_files import check_folder, make_folder, own_folder, read_own, replace_own
+from aster_ml.runtime import verdicts
 from aster_ml.runtime.object_cache import cache_folder
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
@@ -488,6 +489,7 @@ def find_opts(ast: UOp, device: str, target: Target) -> tuple[Opt, ...] | None:
     start = time.monotonic()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aster-beam-")))
+        verdicts.copy_to(folder)
         count = max(1, min(os.cpu_count() or 1, 8))
         workers = [stack.enter_context(Worker(ast, device, folder)) for _ in range(count)]
         search = Search(ast, device, target, workers, float(BEAM_SECONDS.value))
