@@ -102,12 +102,12 @@ def failure_text(stage: str, root: UOp, target: Target | None, error: Exception)
 
 def write(name: str, text: str) -> Path | None:
     """The file with this text, in the cache folder, else in that of temporary files."""
-    cache, temporary = cache_folder(), own_folder(Path(tempfile.gettempdir()), "aster-ml")
-    for place in [temporary] if cache is None else [cache, temporary]:
-        folder = own_folder(place, FOLDER)
+    for place in (cache_folder, temporary_folder):
         try:
-            if place is temporary:
-                make_folder(place)
+            parent = place()
+            if parent is None:
+                continue
+            folder = own_folder(parent, FOLDER)
             make_folder(folder)
             old = sorted(texts_in(folder))
             for _, path in old[: max(len(old) - MOST_TEXTS + 1, 0)]:
@@ -117,6 +117,13 @@ def write(name: str, text: str) -> Path | None:
             continue  # a folder that may not be written; the next one may
         return folder / name
     return None
+
+
+def temporary_folder() -> Path:
+    """A folder of this user's in that of temporary files. Raises: OSError where there is none."""
+    folder = own_folder(Path(tempfile.gettempdir()), "aster-ml")
+    make_folder(folder)
+    return folder
 
 
 def texts_in(folder: Path) -> Iterator[tuple[float, str]]:

@@ -488,8 +488,16 @@ def find_opts(ast: UOp, device: str, target: Target) -> tuple[Opt, ...] | None:
         tell_ignored(name, f"this version refuses {' '.join(map(repr, known.opts))}")
     start = time.monotonic()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aster-beam-")))
-        verdicts.copy_to(folder)
+        try:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aster-beam-")))
+            verdicts.copy_to(folder)
+        except OSError as error:
+            warnings.warn(
+                f"BEAM: no folder for temporary files can be made ({error}), so the default "
+                "schedule is used; BEAM=0 searches for none",
+                stacklevel=2,
+            )
+            return None
         count = max(1, min(os.cpu_count() or 1, 8))
         workers = [stack.enter_context(Worker(ast, device, folder)) for _ in range(count)]
         search = Search(ast, device, target, workers, float(BEAM_SECONDS.value))
