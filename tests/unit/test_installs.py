@@ -163,6 +163,52 @@ def test_apart_from_the_environment(tmp_path: Path, option: str) -> None:
     assert words[1:] == ["None", "True", "True"]
 
 
+LINES = """
+import warnings
+from aster_ml import Context, Tensor
+from aster_ml.engine.guard import GraphWarning
+from aster_ml.nn import Linear
+from aster_ml.trace import user_line
+from aster_ml.viz.callers import call_stack
+
+class Model:
+    def __init__(self):
+        self.layer = Linear(3, 3)
+        self.layer.weight.requires_grad_(False)
+
+def run():
+    Tensor.probe = lambda self: [(f.file, f.line) for f in call_stack()]
+    return Tensor([1.0]).probe()
+
+assert user_line()[0] == "<string>", user_line()
+with warnings.catch_warnings(record=True) as caught, Context(GRAPH_LIMIT=50, GRAPH_GUARD=1):
+    warnings.simplefilter("always")
+    x = Tensor([1.0, 2.0])
+    for i in range(200):
+        x = x * 2 + i
+said = [w.message.args[0] for w in caught if w.category is GraphWarning]
+assert said
+assert all(text.startswith("<string>:") for text in said), said
+assert run()[0][0] == "<string>", run()
+print(1)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links as POSIX has them")
+@pytest.mark.parametrize("form", ["link", "zip", "compiled elsewhere"])
+def test_lines_of_the_program_are_found(tmp_path: Path, form: str) -> None:
+    """Where code was compiled from is not where its file is now."""
+    if form == "link":
+        place = tmp_path / "site"
+        place.symlink_to(SOURCE.parent)
+    elif form == "zip":
+        place = zipped(tmp_path / "aster.zip")
+    else:
+        compiled_alone(tmp_path / "before")
+        place = (tmp_path / "before").rename(tmp_path / "site")
+    assert run(folder=tmp_path, paths=[place], text=LINES) == ["1"]
+
+
 ODD = "ä folder, 日本 'quoted' \" $HOME %s"
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 

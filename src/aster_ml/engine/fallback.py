@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from aster_ml.config import SETTINGS, STRICT
-from aster_ml.engine.guard import user_line
 from aster_ml.errors import (
     AsterError,
     CompileError,
@@ -27,6 +26,7 @@ from aster_ml.errors import (
     InternalError,
     KernelOptError,
 )
+from aster_ml.frames import user_line
 from aster_ml.private_files import READ_FLAGS, make_folder, own_folder, remove_file, replace_own
 from aster_ml.runtime.object_cache import cache_folder
 from aster_ml.target import Target
