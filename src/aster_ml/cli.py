@@ -7,6 +7,7 @@ command line was not understood. What is printed is made here; what is true is a
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import platform
 import signal
@@ -39,6 +40,8 @@ APPS = {
     "llm": "chat with a language model from a GGUF file, measure it, serve it",
     "lesson": "list, run and check the lessons of a clone",
 }
+# How a character is written that an encoding has not.
+UNSHOWN = "backslashreplace"
 # These run nothing: DISK and NPY hold data, NULL compiles only.
 COMPUTE_NOTHING = STORAGE_KINDS | {"NULL"}
 
@@ -147,7 +150,8 @@ def run_app(name: str, arguments: Sequence[str]) -> int:
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         command = python_command("-m", f"aster_ml.apps.{name}", *arguments)
-        return subprocess.call(command, env=python_environment())
+        form = os.environ.get("PYTHONIOENCODING", f":{UNSHOWN}")
+        return subprocess.call(command, env=python_environment(PYTHONIOENCODING=form))
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -199,8 +203,16 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def show_all_characters() -> None:
+    """Characters that the encoding of the terminal lacks are shown as numbers, and end nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and "PYTHONIOENCODING" not in os.environ:
+            stream.reconfigure(errors=UNSHOWN)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
+    show_all_characters()
     parser = make_parser()
     options = parser.parse_args(argv)
     if options.command is None:

@@ -117,6 +117,41 @@ def test_what_is_not_understood_ends_with_two(argv: list[str]) -> None:
     assert ended.value.code == 2
 
 
+@pytest.mark.skipif(os.name != "posix", reason="locales as POSIX has them")
+def test_characters_that_a_terminal_lacks_end_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "\u00e4\u65e5"
+    folder.mkdir()
+    given = {
+        **os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0",
+        "CACHEDIR": "/nowhere", "HOME": str(folder),
+    }  # fmt: skip
+    text = (
+        "import sys; from aster_ml import cli\n"
+        "cli.changed_settings = lambda: chr(0x65e5)\n"
+        "sys.exit(cli.main(['doctor']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, env=given, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"settings   \\u65e5" in done.stdout
+
+
+def test_children_show_such_characters_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str | None] = []
+
+    def call(command: list[str], env: dict[str, str]) -> int:
+        given.append(env.get("PYTHONIOENCODING"))
+        return 0
+
+    monkeypatch.setattr(cli.subprocess, "call", call)
+    monkeypatch.delenv("PYTHONIOENCODING", raising=False)
+    cli.run_app("demo", [])
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1:strict")
+    cli.run_app("demo", [])
+    assert given == [":backslashreplace", "latin-1:strict"]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="pipes as POSIX has them")
 def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
     """`aster doctor | head -1` ends without a word."""
