@@ -80,12 +80,13 @@ def check_folder(path: Path) -> None:
     why = others_may_write(found)
     if why is not None:
         raise UnsafeFolderError(str(path), why)
-    if HAS_OWNERS:
-        check_parent(path.parent)
+    check_parent(path.parent)
 
 
 def check_parent(path: Path) -> None:
     """Returns where a folder is not one of another user's. Raises: as `walk_to`."""
+    if not HAS_OWNERS:
+        return
     found = walk_to(path)
     if found.st_uid not in (os.geteuid(), 0):
         raise UnsafeFolderError(str(path), f"{path} belongs to user {found.st_uid}")
@@ -124,19 +125,26 @@ def walk_to(path: Path) -> os.stat_result:
     return place
 
 
+def check_way(path: Path) -> bool:
+    """Looks at the part of a path that is there; whether the whole of it is.
+
+    Raises: UnsafeFolderError where another user could have laid a part of it; OSError.
+    """
+    first = path
+    while not os.path.lexists(first) and first != first.parent:
+        first = first.parent
+    if HAS_OWNERS:
+        walk_to(first)
+    return first == path
+
+
 def make_folder(path: Path) -> None:
     """Makes a folder that nobody else may look into, and those above it; checks what is there.
 
     Raises: UnsafeFolderError; OSError.
     """
-    if HAS_OWNERS:
-        first = path.parent
-        while not os.path.lexists(first) and first != first.parent:
-            first = first.parent
-        if first == path.parent:
-            check_parent(first)
-        else:
-            walk_to(first)
+    if check_way(path.parent):
+        check_parent(path.parent)
     for folder in reversed([path, *path.parents]):
         try:
             os.mkdir(folder, 0o700)

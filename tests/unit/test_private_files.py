@@ -19,8 +19,10 @@ import pytest
 from aster_ml import Context, Tensor
 from aster_ml.compat import disk_cache
 from aster_ml.config import CACHEDIR
+from aster_ml.downloads import downloads_folder
 from aster_ml.engine import fallback, search
-from aster_ml.errors import ArgumentError
+from aster_ml.errors import ArgumentError, DownloadError
+from aster_ml.nn.download import datasets_folder
 from aster_ml.private_files import (
     UnsafeFolderError,
     check_folder,
@@ -249,7 +251,9 @@ def compute() -> None:
 
 
 @as_root
-@pytest.mark.parametrize("name", ["objects", "schedules", "tables", "failures", ""])
+@pytest.mark.parametrize(
+    "name", ["objects", "schedules", "tables", "failures", "downloads", "datasets", ""]
+)
 def test_nothing_is_kept_in_a_planted_folder(
     tmp_path: Path, shared: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +271,14 @@ def test_nothing_is_kept_in_a_planted_folder(
     monkeypatch.setattr(fallback.tempfile, "gettempdir", lambda: str(tmp_path / "none"))
     monkeypatch.setattr(search, "REMEMBERED", {})
     with Context(CACHEDIR=str(place), CACHE=1):
+        for folder in (downloads_folder, lambda: datasets_folder("digits")):
+            if name:
+                made = folder()
+                assert place in made.parents
+                assert not made.resolve().is_relative_to(treasure)
+            else:
+                with pytest.raises(DownloadError, match=f"user {STRANGER}"):
+                    folder()
         record = search.Record(1, ())
         search.keep("name", record, "version 0\n")
         fallback.write("kernel-0.txt", TEXT)
