@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -185,9 +186,13 @@ def runtime_of(device: str) -> str:
 
 def worker_environment(folder: Path) -> dict[str, str]:
     """Our settings, a disk cache that only this search has, and no search inside of it."""
+    given = python_environment()
+    # A device from outside of the package is found where this process has found it.
+    places = [given["PYTHONPATH"], *[os.path.abspath(path) for path in sys.path]]
     return {
-        **python_environment(),
+        **given,
         **{name: str(s.value) for name, s in SETTINGS.items() if "codegen" in s.affects},
+        "PYTHONPATH": os.pathsep.join(places),
         "CACHEDIR": str(folder),
         "CACHE": "1",
         "BEAM": "0",
