@@ -32,6 +32,7 @@ from aster_ml.private_files import (
 )
 from aster_ml.runtime import object_cache
 from aster_ml.runtime.object_cache import ObjectCache
+from aster_ml.viz.session import recorded
 from tests.unit.runtime_kernels import python_environment
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners of files as POSIX has them")
@@ -359,3 +360,22 @@ def test_keys_of_paths_that_are_no_text(tmp_path: Path) -> None:
         assert object_cache.get("sources /home/\udce9/x") == b"data"
         found: Any = object_cache.get("sources /home/\udce8/x")
         assert found is None
+
+
+@as_root
+@pytest.mark.parametrize("end", [".html", ".json"])
+def test_the_page_of_a_run_is_not_written_through_a_stranger_s_link(
+    tmp_path: Path, shared: Path, end: str
+) -> None:
+    target = tmp_path / "treasure"
+    target.write_text("mine")
+    page = shared / f"page{end}"
+    page.symlink_to(target)
+    with recorded(page):
+        compute()
+    assert target.read_text() != "mine", "our own link is followed"
+    target.write_text("mine")
+    os.lchown(page, STRANGER, -1)
+    with pytest.raises(ArgumentError, match=f"user {STRANGER}"), recorded(page):
+        compute()
+    assert target.read_text() == "mine"
