@@ -64,6 +64,17 @@ def test_help_takes_no_extra(tmp_path: Path, command: str) -> None:
     assert f"usage: aster {command}" in done.stdout
 
 
+@pytest.mark.parametrize("name", [*cli.APPS, "finetune.example"])
+def test_help_takes_no_docstrings(name: str) -> None:
+    """With -OO Python has none."""
+    command = [sys.executable, "-OO", "-m", f"aster_ml.apps.{name}", "--help"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=120, env=python_environment()
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage: " in done.stdout
+
+
 # The extra, a command that uses it, and settings.
 USES: dict[str, tuple[str, list[str], dict[str, str]]] = {
     "llm": ("llm", ["llm", "model.gguf", "-p", "hello"], {}),

@@ -145,7 +145,9 @@ class Embedder:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `aster embed`; returns its exit code: 0 all is well, 1 the model was refused."""
-    parser = argparse.ArgumentParser(prog="aster embed", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="aster embed", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("folder", help="with config.json, tokenizer.json and model.safetensors")
     parser.add_argument("texts", nargs="+", help="how near each is to the first is printed")
     options = parser.parse_args(argv)

@@ -40,7 +40,9 @@ def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
 
 def make_parser() -> argparse.ArgumentParser:
     """The command line of `aster llm`."""
-    parser = argparse.ArgumentParser(prog="aster llm", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="aster llm", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("model", help="a GGUF file")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("-p", "--prompt", help="answer this, once; - reads it from standard input")
