@@ -188,4 +188,4 @@ def test_damaged_entries_are_made_anew(
             return f"{path} {'sealed' if again else 'damaged'}: {first}, then {second}"
         return None
 
-    check_all("damaged entries of the cache", draws(25, 3_000), check, record_property)
+    check_all("damaged entries of the cache", draws(12, 3_000), check, record_property)

@@ -110,6 +110,7 @@ def test_from_compiled_files_alone(tmp_path: Path) -> None:
     check_twice(tmp_path, [compiled_alone(tmp_path / "site")])
 
 
+@pytest.mark.slow
 def test_another_zip_compiles_anew(tmp_path: Path) -> None:
     first = run(folder=tmp_path, paths=[zipped(tmp_path / "aster.zip")])
     with zipfile.ZipFile(tmp_path / "aster.zip", "a") as archive:
@@ -137,6 +138,7 @@ def test_a_program_in_one_file_starts_its_commands(tmp_path: Path, options: list
         assert f"usage: aster {command[0]}" in done.stdout
 
 
+@pytest.mark.slow
 def test_schedules_are_searched_for_from_a_zip(tmp_path: Path) -> None:
     text = """
 from aster_ml import Context, Tensor
@@ -149,7 +151,7 @@ print(1)
     assert list((tmp_path / "cache" / "schedules").glob("*.txt"))
 
 
-@pytest.mark.parametrize("option", ["-OO", "-B"])
+@pytest.mark.parametrize("option", ["-OO", pytest.param("-B", marks=pytest.mark.slow)])
 def test_with_an_option_of_python(tmp_path: Path, option: str) -> None:
     check_twice(tmp_path, [SOURCE.parent], option)
 
@@ -215,7 +217,12 @@ ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 @pytest.mark.skipif(sys.platform == "win32", reason="names and locales as POSIX has them")
 @pytest.mark.parametrize(
-    "form, environment", [("zip", ASCII), ("folder", ASCII), ("folder", {})],
+    "form, environment",
+    [
+        ("zip", ASCII),
+        pytest.param("folder", ASCII, marks=pytest.mark.slow),
+        pytest.param("folder", {}, marks=pytest.mark.slow),
+    ],
     ids=["ascii zip", "ascii folder", "folder"],
 )  # fmt: skip
 def test_in_a_folder_of_an_odd_name(tmp_path: Path, form: str, environment: dict[str, str]) -> None:
@@ -229,6 +236,7 @@ def test_in_a_folder_of_an_odd_name(tmp_path: Path, form: str, environment: dict
     check_twice(folder, [place], **environment)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="names of bytes that are no text")
 def test_in_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"caf\xe9")
