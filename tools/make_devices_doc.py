@@ -109,6 +109,8 @@ def page() -> str:
         "",
         "NVRTC and ptxas compile CUDA's kernels without a device, so that code, registers and",
         "spills are tested; speed is not. `make gpu-bench` prints it where there is a processor.",
+        "`aster doctor --self-test CUDA`, or another device, holds the one at hand to what the",
+        "ops mean, and keeps the outcome: products of boxes of tensors (Hopper) wait for it.",
         "",
     ]
     return "\n".join(lines)

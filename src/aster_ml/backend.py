@@ -163,6 +163,11 @@ class Backend(abc.ABC):
         """What the device can do, under the settings of now."""
 
     @property
+    def tested_as(self) -> str:
+        """The line by which a self-test of the device is kept: what its outcome depends on."""
+        return self.target.key
+
+    @property
     def compile_threads(self) -> int:
         """In how many threads `compile` may run at once and gain by it."""
         return self.target.threads if self.compiles_beside else 1

@@ -318,10 +318,11 @@ ALLOW_TF32 = Setting(
 )
 BOXES = Setting(
     "BOXES",
-    1,
-    "0 keeps products from tensor cores that read boxes of tensors from shared memory (Hopper); "
-    "with 2 each processor has one block, whose producer copies ahead, for all its tiles, and two "
-    "blocks copy for one another (a cluster).",
+    -1,
+    "1 lets tensor cores multiply boxes of tensors that they read from shared memory (Hopper), 0 "
+    "does not, and -1 does on a device that has passed `aster doctor --self-test CUDA`; with 2 "
+    "each processor has one block, whose producer copies ahead, for all its tiles, and two blocks "
+    "copy for one another (a cluster).",
     ("codegen",),
 )
 BEAM = Setting(

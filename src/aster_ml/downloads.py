@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from aster_ml.errors import DownloadError, FileKindError
+from aster_ml.private_files import check_way, own_folder
 from aster_ml.runtime.disk import kind_of_file
 from aster_ml.runtime.object_cache import cache_folder
 from aster_ml.unpacking import Allowance, unpack
@@ -105,11 +106,19 @@ def fetch(
 
 
 def downloads_folder() -> pathlib.Path:
-    """Where downloaded files are kept. Raises: DownloadError where there is no home folder."""
+    """Where downloaded files are kept.
+
+    Raises: DownloadError where there is no home folder, or others decide where the folder is.
+    """
     folder = cache_folder()
     if folder is None:
         raise DownloadError("there is no home folder to keep it in; set CACHEDIR")
-    return folder / "downloads"
+    found = own_folder(folder, "downloads")
+    try:
+        check_way(found)
+    except OSError as error:
+        raise DownloadError(f"{found} is not used ({error}); set CACHEDIR") from error
+    return found
 
 
 def copy_whole(answer: Any, file: Any) -> None:

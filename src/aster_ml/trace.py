@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from aster_ml.config import TRACEMETA
+from aster_ml.frames import user_line
 from aster_ml.jit.pytree import leaves
 from aster_ml.tensor import Tensor
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import METADATA, UOp
 from aster_ml.uop.ops import Ops
-
-PACKAGE = str(Path(__file__).resolve().parent)
 
 
 class Metadata(NamedTuple):
@@ -66,14 +63,6 @@ ASKING: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 LOCK = threading.Lock()
 
 
-def user_line() -> str:
-    """File and line of the innermost frame outside of Aster."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors in nested lists, tuples and dicts."""
     for _, leaf in leaves(value):
@@ -96,7 +85,8 @@ def traced(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not TRACEMETA or _METADATA.get() is not None:
             return function(*args, **kwargs)
-        made = Metadata(name, user_line(), stack=STACK[-1]() if STACK else ())
+        file, line = user_line()
+        made = Metadata(name, f"{file}:{line}", stack=STACK[-1]() if STACK else ())
         known = {t.uop for t in tensors_in([args, kwargs])}
         token = _METADATA.set(made)
         try:

@@ -93,14 +93,21 @@ def test_makefile_targets_of_documents_exist() -> None:
         assert named <= targets, f"{path.name} calls {sorted(named - targets)}"
 
 
-def test_files_of_the_layout_exist() -> None:
+def test_the_layout_is_that_of_the_tree() -> None:
+    """Each folder and module of the package is named in the README, and each folder of a clone."""
     text = README.read_text(encoding="utf-8")
-    layout = text[text.index("## Layout") : text.index("## Status")]
-    names = re.findall(r"\b([\w/]+(?:\.py|\.toml|/))", layout)
-    inside = [name for name in names if (ROOT / name).is_dir() is False]
-    missing = [name for name in inside if not (PACKAGE / name).exists()]
-    assert len(inside) >= 10
-    assert not missing, f"the layout of README.md names {missing}"
+    layout = text[text.index("## Layout") : text.index("## Status")].splitlines()
+    inside = [line[2:38].strip() for line in layout if line.startswith("  ")]
+    named = [name.rstrip("/") for line in inside for name in line.split(", ")]
+    there = [
+        path.stem if path.suffix == ".py" else path.name
+        for path in PACKAGE.iterdir()
+        if path.name not in ("__pycache__", "__init__.py", "py.typed")
+    ]
+    assert sorted(named) == sorted(there)
+    outside = {line.split()[0].rstrip("/") for line in layout if re.match(r"\w+/ ", line)}
+    assert outside == {"lessons", "docs", "tests", "tools", "benchmarks"}
+    assert all((ROOT / name).is_dir() for name in outside)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
@@ -110,3 +117,18 @@ def test_modules_that_documents_name_exist(path: Path) -> None:
     inside = {name for name in named if name.partition("/")[0] in folders}
     gone = [n for n in inside if not (PACKAGE / n).exists() and not (PACKAGE / f"{n}.py").exists()]
     assert not gone, f"{path.name} names {sorted(gone)}, which src/aster_ml has not"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_tables_are_whole(path: Path) -> None:
+    """A table has a head, rows of as many cells, and no row under the same heading twice."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.S | re.M)
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.M):
+        rows = [re.split(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", r))[1:-1] for r in block.splitlines()]
+        assert len(rows) > 2, f"{path.name}: no table: {block[:80]}"
+        assert all(set(cell.strip()) <= set(":-") for cell in rows[1]), block[:80]
+        assert {len(row) for row in rows} == {len(rows[0])}, f"{path.name}: {block[:80]}"
+        first = [row[0].strip() for row in rows[2:]]
+        spelled = [line.split("|")[1].strip() for line in block.splitlines()[2:]]
+        if len(rows[0]) == 2 and all(first):
+            assert len(set(spelled)) == len(spelled), f"{path.name}: a row stands twice: {spelled}"

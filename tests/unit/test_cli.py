@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import aster_ml
 from aster_ml import Tensor, cli
 from aster_ml.config import Context
 from aster_ml.device import KINDS, DeviceRow
@@ -79,19 +80,34 @@ def test_changed_settings_are_named() -> None:
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["version"]) == 0
     assert capsys.readouterr().out.startswith("aster-ml ")
-    assert cli.package_version("no-package-has-this-name") == "absent"
 
 
 def test_demo_gets_its_arguments_and_gives_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def call(command: list[str]) -> int:
+    def call(command: list[str], env: dict[str, str]) -> int:
         calls.append(command)
         return 3
 
     monkeypatch.setattr(cli.subprocess, "call", call)
     assert cli.main(["demo", "--steps", "5", "-q"]) == 3
-    assert calls == [[sys.executable, "-m", "aster_ml.apps.demo", "--steps", "5", "-q"]]
+    assert [command[-5:] for command in calls] == [
+        ["-m", "aster_ml.apps.demo", "--steps", "5", "-q"]
+    ]
+
+
+@pytest.mark.parametrize("module", ["aster_ml", "aster_ml.cli"])
+def test_the_package_is_run_as_the_command(module: str) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", module, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+    done = run("version")
+    assert (done.returncode, done.stdout) == (0, f"aster-ml {aster_ml.__version__}\n")
+    done = run()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: aster ")
+    assert all(f"    {name} " in done.stderr for name in ("doctor", "version", *cli.APPS))
 
 
 @pytest.mark.parametrize("argv", [[], ["surgeon"], ["version", "extra"]])
@@ -99,6 +115,41 @@ def test_what_is_not_understood_ends_with_two(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(argv)
     assert ended.value.code == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locales as POSIX has them")
+def test_characters_that_a_terminal_lacks_end_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "\u00e4\u65e5"
+    folder.mkdir()
+    given = {
+        **os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0",
+        "CACHEDIR": "/nowhere", "HOME": str(folder),
+    }  # fmt: skip
+    text = (
+        "import sys; from aster_ml import cli\n"
+        "cli.changed_settings = lambda: chr(0x65e5)\n"
+        "sys.exit(cli.main(['doctor']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, env=given, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"settings   \\u65e5" in done.stdout
+
+
+def test_children_show_such_characters_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str | None] = []
+
+    def call(command: list[str], env: dict[str, str]) -> int:
+        given.append(env.get("PYTHONIOENCODING"))
+        return 0
+
+    monkeypatch.setattr(cli.subprocess, "call", call)
+    monkeypatch.delenv("PYTHONIOENCODING", raising=False)
+    cli.run_app("demo", [])
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1:strict")
+    cli.run_app("demo", [])
+    assert given == [":backslashreplace", "latin-1:strict"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes as POSIX has them")

@@ -45,6 +45,7 @@ class Embedder:
     """
 
     def __init__(self, folder: str | pathlib.Path) -> None:
+        library = needed("tokenizers", "llm")
         place = pathlib.Path(folder)
         self.config = read_json(place / "config.json")
         if not isinstance(self.config, dict) or self.config.get("model_type") != "bert":
@@ -62,7 +63,6 @@ class Embedder:
         self.epsilon = float(self.config["layer_norm_eps"])
         longest = read_json(place / "sentence_bert_config.json", {}).get("max_seq_length", 512)
         self.longest = min(int(longest), int(self.config["max_position_embeddings"]))
-        library = needed("tokenizers", "llm")
         self.tokenizer = library.Tokenizer.from_file(str(place / "tokenizer.json"))
         self.tokenizer.enable_truncation(self.longest)
         self.tokenizer.no_padding()
@@ -145,7 +145,9 @@ class Embedder:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `aster embed`; returns its exit code: 0 all is well, 1 the model was refused."""
-    parser = argparse.ArgumentParser(prog="aster embed", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="aster embed", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("folder", help="with config.json, tokenizer.json and model.safetensors")
     parser.add_argument("texts", nargs="+", help="how near each is to the first is printed")
     options = parser.parse_args(argv)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import re
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from aster_ml.errors import ArgumentError
+from aster_ml.interpreters import python_command, python_environment
 
 MARK = "# >"
 
@@ -97,10 +97,10 @@ def differences(source: str, printed: list[str]) -> Iterator[str]:
 
 def run(path: Path, echo: bool = True) -> list[str]:
     """Runs a lesson in a process of its own; returns what is not as it says."""
-    command = [sys.executable, "-X", "utf8", str(path)]
     done = subprocess.run(
-        command, capture_output=True, encoding="utf-8", check=False, env={**os.environ, "TQDM": "0"}
-    )
+        python_command("-Xutf8", str(path)), capture_output=True, encoding="utf-8", check=False,
+        env=python_environment(TQDM="0"),
+    )  # fmt: skip
     printed = [line for line in done.stdout.splitlines() if line.strip()]
     if echo:
         print(done.stdout, end="")

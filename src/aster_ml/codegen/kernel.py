@@ -17,7 +17,7 @@ from aster_ml.errors import KernelOptError
 from aster_ml.helpers import divisors
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp, index_alu, new_node
-from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
+from aster_ml.uop.ops import AxisType, Ops, ReduceArg
 from aster_ml.uop.ranges import tells_apart
 
 INDEX = dtypes.index
@@ -254,13 +254,6 @@ class Kernel:
         if whole:
             self.facts.order = order
         return order
-
-    def set_kind(self, axis: UOp, kind: AxisType) -> UOp:
-        """The same axis, run another way."""
-        new = UOp(Ops.RANGE, axis.dtype, axis.src, RangeArg(axis.arg.id, kind))
-        self.outputs = [new if r is axis else r for r in self.outputs]
-        self.rewrite({axis: new})
-        return new
 
 
 def named_axis(axes: list[UOp], name: int | str) -> UOp | None:

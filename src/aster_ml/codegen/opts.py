@@ -382,11 +382,6 @@ class Opt(NamedTuple):
         how = self.how or WAYS.get(self.op, ("",))[0]
         return f"{self.op.name} {how}" if how else self.op.name
 
-    @property
-    def is_of_reduction(self) -> bool:
-        """Whether its axis is counted among those of reductions."""
-        return self.kind in OF_REDUCTIONS
-
     def __repr__(self) -> str:
         words = [str(self.axis), str(self.arg), *self.kind.split(" ")[1:]]
         return f"{self.op.name}({','.join(words)})"

@@ -1,8 +1,9 @@
 """Results that outlive a program: tables of pickled values in one SQLite file of the cache folder.
 
 Receives keys (text, a number, or a dict of such) and values that pickle; returns the values. A
-file that belongs to somebody else, or that others may write, is refused: pickles run code. Compiled
-kernels are not here (`runtime/object_cache`). CACHE=0 neither reads nor writes.
+file that belongs to somebody else, or that others may write, is refused: pickles run code. A
+damaged file or value counts as missing, and a folder that cannot be written costs one warning.
+Compiled kernels are not here (`runtime/object_cache`). CACHE=0 neither reads nor writes.
 """
 
 from __future__ import annotations
@@ -15,21 +16,40 @@ import pickle
 import sqlite3
 import stat
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from aster_ml.config import CACHE
 from aster_ml.errors import ArgumentError
-from aster_ml.runtime.object_cache import cache_folder, others_may_write
+from aster_ml.private_files import (
+    UnsafeFolderError,
+    make_folder,
+    others_may_write,
+    own_folder,
+    remove_file,
+)
+from aster_ml.runtime.object_cache import DIGEST_BYTES, cache_folder, digest
 
 T = TypeVar("T")
 Key = dict[str, Any] | str | int
-VERSION = 1
+VERSION = 2
 TIMEOUT_S = 60
 # Connections belong to a thread, and to a process: SQLite's do not live through a fork.
 OPEN = threading.local()
 # Connections of a process that this one was forked from: closing them here would drop its locks.
 OF_PARENTS: list[sqlite3.Connection] = []
+# What a pickle raises whose classes are others now.
+DAMAGES = (
+    pickle.PickleError, ValueError, LookupError, TypeError, AttributeError, ImportError, EOFError,
+)  # fmt: skip
+# Codes of SQLite (in the low byte) of a file that the system does not let be read or written.
+PRIMARY = 0xFF
+UNUSABLE = frozenset({
+    sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+})  # fmt: skip
+TOLD: set[pathlib.Path | None] = set()
 
 
 class Opened:
@@ -53,7 +73,7 @@ class Opened:
 def database() -> pathlib.Path | None:
     """The file; None where there is no folder to keep it in."""
     folder = cache_folder()
-    return None if folder is None else folder / "cache.db"
+    return None if folder is None else own_folder(folder, "tables") / "cache.db"
 
 
 def check_owner(path: pathlib.Path) -> None:
@@ -74,18 +94,76 @@ def check_owner(path: pathlib.Path) -> None:
 def db_connection() -> sqlite3.Connection:
     """This thread's connection to the file, which is made where there is none.
 
-    Raises: ArgumentError where there is no cache folder, or the file is not this user's alone.
+    Raises: ArgumentError where there is no cache folder, or folder or file are not this user's
+    alone; OSError, sqlite3.OperationalError where it cannot be made.
     """
     path = database()
     if path is None:
         raise ArgumentError("there is no home folder to keep a cache in; set CACHEDIR")
     opened: Opened | None = getattr(OPEN, "opened", None)
     if opened is None or opened.place != (path, os.getpid()):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            make_folder(path.parent)
+        except UnsafeFolderError as error:
+            raise ArgumentError(f"{path} is not used, since {error.why}; set CACHEDIR") from None
         check_owner(path)
         opened = OPEN.opened = Opened(path)
         path.chmod(0o600)
     return opened.connection
+
+
+def ask(question: Callable[[sqlite3.Connection], T]) -> T | None:
+    """What the file answers; None where it cannot be read or written, which is said once.
+
+    A damaged file is dropped: what was in it is computed again.
+    """
+    try:
+        try:
+            return question(db_connection())
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            if not is_damage(error):
+                raise
+            drop_file()
+            return question(db_connection())
+    except OSError as error:
+        tell_unusable(error.strerror or str(error))
+    except sqlite3.OperationalError as error:
+        if (error.sqlite_errorcode & PRIMARY) not in UNUSABLE:
+            raise
+        tell_unusable(str(error))
+    return None
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether an error says that the file is no database, or a damaged one.
+
+    What SQLite says of a damaged file may quote it, in no encoding.
+    """
+    if isinstance(error, sqlite3.OperationalError):
+        return any([words in str(error) for words in ("malformed", "unsupported file format")])
+    # Errors of other kinds have classes of their own.
+    return type(error) in (sqlite3.DatabaseError, sqlite3.InternalError, UnicodeDecodeError)
+
+
+def drop_file() -> None:
+    """Removes the file, and what SQLite keeps beside it."""
+    path = database()
+    OPEN.opened = None
+    for end in ("", "-journal", "-wal", "-shm"):
+        remove_file(f"{path}{end}")
+
+
+def tell_unusable(why: str) -> None:
+    """Says once a folder that nothing is kept there."""
+    path = database()
+    if path not in TOLD:
+        TOLD.add(path)
+        warnings.warn(
+            f"results are not kept: {path} cannot be used ({why}); set CACHEDIR to a folder that "
+            "you can write, or CACHE=0",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def columns(key: Key) -> dict[str, Any]:
@@ -93,9 +171,9 @@ def columns(key: Key) -> dict[str, Any]:
     return key if isinstance(key, dict) else {"key": key}
 
 
-def name_of(table: str) -> str:
-    """A table's name in the file."""
-    return '"' + f"{table}_{VERSION}".replace('"', '""') + '"'
+def name_of(table: str, key: dict[str, Any]) -> str:
+    """The name in the file of a table whose keys have these columns."""
+    return '"' + " ".join([f"{table}_{VERSION}", *key]).replace('"', '""') + '"'
 
 
 def where(key: dict[str, Any]) -> str:
@@ -108,16 +186,23 @@ def diskcache_get(table: str, key: Key) -> Any:
     if not CACHE:
         return None
     wanted = columns(key)
+
+    def question(connection: sqlite3.Connection) -> Any:
+        try:
+            query = f"SELECT val FROM {name_of(table, wanted)} WHERE {where(wanted)}"
+            return connection.execute(query, tuple(wanted.values())).fetchone()
+        except sqlite3.OperationalError as error:
+            # There is no such table, or it is not as its name says.
+            if error.sqlite_errorcode == sqlite3.SQLITE_ERROR and not is_damage(error):
+                return None
+            raise
+
+    found = ask(question)
+    data = None if found is None else opened_seal(found[0])
     try:
-        row = db_connection().execute(
-            f"SELECT val FROM {name_of(table)} WHERE {where(wanted)}", tuple(wanted.values())
-        )
-    except sqlite3.OperationalError as error:
-        if "no such table" in str(error) or "no such column" in str(error):
-            return None
-        raise
-    found = row.fetchone()
-    return None if found is None else pickle.loads(found[0])
+        return None if data is None else pickle.loads(data)
+    except DAMAGES:
+        return None  # of a class that is no more, or is another one
 
 
 def diskcache_put(table: str, key: Key, val: T, prepickled: bool = False) -> T:
@@ -126,26 +211,53 @@ def diskcache_put(table: str, key: Key, val: T, prepickled: bool = False) -> T:
         return val
     wanted = columns(key)
     names = ['"' + column.replace('"', '""') + '"' for column in wanted]
-    connection = db_connection()
-    connection.execute(
-        f"CREATE TABLE IF NOT EXISTS {name_of(table)} "
+    pickled: Any = val if prepickled else pickle.dumps(val)
+    data = digest(pickled) + pickled
+
+    name = name_of(table, wanted)
+    make = (
+        f"CREATE TABLE IF NOT EXISTS {name} "
         f"({', '.join(names)}, val BLOB, PRIMARY KEY ({', '.join(names)}))"
     )
-    data = val if prepickled else pickle.dumps(val)
-    connection.execute(
-        f"REPLACE INTO {name_of(table)} ({', '.join(names)}, val) "
-        f"VALUES ({', '.join('?' * (len(names) + 1))})",
-        (*wanted.values(), data),
+    keep = (
+        f"REPLACE INTO {name} ({', '.join(names)}, val) "
+        f"VALUES ({', '.join('?' * (len(names) + 1))})"
     )
+
+    def question(connection: sqlite3.Connection) -> None:
+        values = (*wanted.values(), data)
+        connection.execute(make)
+        try:
+            connection.execute(keep, values)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_ERROR or is_damage(error):
+                raise
+            # The table is not as its name says: what says how it is made is damaged.
+            connection.execute(f"DROP TABLE {name}")
+            connection.execute(make)
+            connection.execute(keep, values)
+
+    ask(question)
     return val
+
+
+def opened_seal(sealed: Any) -> bytes | None:
+    """The bytes behind their digest; None for what is damaged, or of another form."""
+    if not isinstance(sealed, bytes):
+        return None
+    data = sealed[DIGEST_BYTES:]
+    return data if sealed[:DIGEST_BYTES] == digest(data) else None
 
 
 def diskcache_clear() -> None:
     """Drops all tables."""
-    connection = db_connection()
-    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    for (name,) in tables:
-        connection.execute('DROP TABLE IF EXISTS "' + name.replace('"', '""') + '"')
+
+    def question(connection: sqlite3.Connection) -> None:
+        names = "SELECT name FROM sqlite_master WHERE type = 'table'"
+        for (name,) in connection.execute(names).fetchall():
+            connection.execute('DROP TABLE IF EXISTS "' + name.replace('"', '""') + '"')
+
+    ask(question)
 
 
 def diskcache(func: Callable[..., T]) -> Callable[..., T]:

@@ -45,12 +45,22 @@ ATTRIBUTES = (
 )
 # Names that are not passed on, and why: what an import of them says.
 NOT_HERE: dict[str, str] = {
-    "nn.torch": "Aster is no backend of PyTorch",
+    "nn.torch": 'Aster is no device of PyTorch; torch.compile(model, backend="aster") is there',
     "nn.onnx.OnnxValue": "values of a graph are Tensors and arrays",
     "uop.ops.RewriteTrace": "VIZ=1 records rewrites, in a form of its own",
     **{
         f"runtime.ops_{device}": f"Aster has no device {device.upper()}"
-        for device in ("amd", "cuda", "dsp", "hip", "metal", "nv", "qcom", "webgpu")
+        for device in ("amd", "dsp", "hip", "qcom")
+    },
+    **{
+        f"runtime.ops_{device}": f"Device[{name!r}] is there, made of other classes"
+        for device, name in (
+            ("cl", "OPENCL"),
+            ("cuda", "CUDA"),
+            ("metal", "METAL"),
+            ("nv", "CUDA"),
+            ("webgpu", "WEBGPU"),
+        )
     },
 }
 

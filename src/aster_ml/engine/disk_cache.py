@@ -19,6 +19,8 @@ from aster_ml.uop.ops import ELEMENTWISE, Ops
 from aster_ml.uop.print.text import parse, to_text
 
 SIZE_BYTES = 4
+# As much as a native call takes.
+MOST_ELEMENTS = 1 << 63
 # What sizes that depend on variables are made of.
 SIZE_OPS = ELEMENTWISE | {Ops.CONST, Ops.DEFINE_VAR}
 
@@ -58,7 +60,7 @@ class DiskCache:
                     self.open(entry, backend)
                 except (
                     AsterError, ValueError, LookupError, TypeError, AttributeError, RuntimeError,
-                    OSError,
+                    OSError, ArithmeticError, MemoryError,
                 ):  # fmt: skip
                     # What is in the cache is only a shortcut: anything odd is compiled again.
                     return None
@@ -135,5 +137,5 @@ def size_from(size: Any, names: list[str]) -> Any:
 
 
 def is_count(value: Any) -> bool:
-    """Whether a value is a whole number that is not negative, and no truth value."""
-    return value.__class__ is int and value >= 0
+    """Whether a value is a whole number that sizes may be, and no truth value."""
+    return value.__class__ is int and 0 <= value < MOST_ELEMENTS

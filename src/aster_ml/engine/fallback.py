@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 import traceback
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from aster_ml.config import SETTINGS, STRICT
-from aster_ml.engine.guard import user_line
 from aster_ml.errors import (
     AsterError,
     CompileError,
@@ -25,6 +26,8 @@ from aster_ml.errors import (
     InternalError,
     KernelOptError,
 )
+from aster_ml.frames import user_line
+from aster_ml.private_files import READ_FLAGS, make_folder, own_folder, remove_file, replace_own
 from aster_ml.runtime.object_cache import cache_folder
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
@@ -37,6 +40,7 @@ OF_THE_MACHINE = (MemoryError, OSError)
 FOLDER = "failures"
 # So many texts stay; the oldest go.
 MOST_TEXTS = 100
+OWN_NAME = re.compile(r"[a-z]+-[0-9a-f]+\.txt")
 HEAD = "# Aster ML failed inside, and took a plainer way. Again: aster reproduce THIS_FILE"
 
 
@@ -98,23 +102,44 @@ def failure_text(stage: str, root: UOp, target: Target | None, error: Exception)
 
 def write(name: str, text: str) -> Path | None:
     """The file with this text, in the cache folder, else in that of temporary files."""
-    cache = cache_folder()
-    places = [cache] if cache is not None else []
-    for place in [*places, Path(tempfile.gettempdir()) / "aster-ml"]:
-        folder = place / FOLDER
+    for place in (cache_folder, temporary_folder):
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            old = sorted(folder.glob("*.txt"), key=lambda p: p.stat().st_mtime)
-            for path in old[: max(len(old) - MOST_TEXTS + 1, 0)]:
-                path.unlink()
-            number, part = tempfile.mkstemp(dir=folder, suffix=".part")
-            with os.fdopen(number, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(part, folder / name)
+            parent = place()
+            if parent is None:
+                continue
+            folder = own_folder(parent, FOLDER)
+            make_folder(folder)
+            old = sorted(texts_in(folder))
+            for _, path in old[: max(len(old) - MOST_TEXTS + 1, 0)]:
+                remove_text(path)
+            replace_own(str(folder / name), text.encode("utf-8", "backslashreplace"))
         except OSError:
             continue  # a folder that may not be written; the next one may
         return folder / name
     return None
+
+
+def temporary_folder() -> Path:
+    """A folder of this user's in that of temporary files. Raises: OSError where there is none."""
+    folder = own_folder(Path(tempfile.gettempdir()), "aster-ml")
+    make_folder(folder)
+    return folder
+
+
+def texts_in(folder: Path) -> Iterator[tuple[float, str]]:
+    """When each text of a failure in a folder was written, and its path. Raises: OSError."""
+    with os.scandir(folder) as listing:
+        for item in listing:
+            if OWN_NAME.fullmatch(item.name) and item.is_file(follow_symlinks=False):
+                yield item.stat(follow_symlinks=False).st_mtime, item.path
+
+
+def remove_text(path: str) -> None:
+    """Removes a file that begins as a text of a failure does. Raises: OSError."""
+    with open(os.open(path, READ_FLAGS), "rb") as file:
+        is_text = file.read(len(HEAD)) == HEAD.encode()
+    if is_text:
+        remove_file(path)
 
 
 class Failure(NamedTuple):

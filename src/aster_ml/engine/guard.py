@@ -7,17 +7,14 @@ nodes has grown by much since it was last done, so it costs nothing in a normal 
 
 from __future__ import annotations
 
-import sys
 import warnings
-from pathlib import Path
 
 from aster_ml.config import GRAPH_GUARD, GRAPH_LIMIT
 from aster_ml.engine import storage
+from aster_ml.frames import user_line
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.interned import NODES
 from aster_ml.uop.node import UOp
-
-PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
 class GraphWarning(UserWarning):
@@ -33,14 +30,6 @@ class Guard:
 
 
 GUARD = Guard()
-
-
-def user_line() -> tuple[str, int]:
-    """File and line of the innermost frame outside of Aster."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
 
 
 def graph_is_too_large(u: UOp) -> bool:

@@ -18,7 +18,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from aster_ml.backend import Backend
 from aster_ml.codegen.opts import Opt, parse_opts
 from aster_ml.codegen.passes import schedule_kernel
-from aster_ml.codegen.search_space import applied, neighbours, starts
+from aster_ml.codegen.search_space import applied, is_small, neighbours, starts
 from aster_ml.config import (
     BEAM,
     BEAM_SECONDS,
@@ -40,7 +40,10 @@ from aster_ml.config import (
     debug_shown,
 )
 from aster_ml.device import BROUGHT
-from aster_ml.runtime.object_cache import cache_folder, read_own
+from aster_ml.interpreters import python_command, python_environment
+from aster_ml.private_files import check_folder, make_folder, own_folder, read_own, replace_own
+from aster_ml.runtime import verdicts
+from aster_ml.runtime.object_cache import cache_folder
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -107,7 +110,7 @@ class Worker(AbstractContextManager["Worker"]):
         """The process, started where there is none."""
         if self.process is None:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "aster_ml.engine.search_worker"],
+                python_command("-m", "aster_ml.engine.search_worker"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -183,12 +186,13 @@ def runtime_of(device: str) -> str:
 
 def worker_environment(folder: Path) -> dict[str, str]:
     """Our settings, a disk cache that only this search has, and no search inside of it."""
-    root = Path(__file__).resolve().parents[2]
-    paths = [str(root), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    given = python_environment()
+    # A device from outside of the package is found where this process has found it.
+    places = [given["PYTHONPATH"], *[os.path.abspath(path) for path in sys.path]]
     return {
-        **os.environ,
+        **given,
         **{name: str(s.value) for name, s in SETTINGS.items() if "codegen" in s.affects},
-        "PYTHONPATH": os.pathsep.join(p for p in paths if p),
+        "PYTHONPATH": os.pathsep.join(places),
         "CACHEDIR": str(folder),
         "CACHE": "1",
         "BEAM": "0",
@@ -364,7 +368,7 @@ def record_name(ast: UOp, target: Target) -> str:
 def record_path(name: str) -> Path | None:
     """The file of a record; None without a disk cache."""
     folder = cache_folder() if CACHE else None
-    return None if folder is None else folder / "schedules" / f"{name}.txt"
+    return None if folder is None else own_folder(folder, "schedules") / f"{name}.txt"
 
 
 def record_text(ast: UOp, target: Target, width: int, found: Found) -> str:
@@ -412,6 +416,7 @@ def look_up(name: str) -> Record | None:
     if path is None:
         return REMEMBERED.get(name)
     try:
+        check_folder(path.parent)
         text = read_own(str(path), MAX_RECORD_BYTES)
         record = None if text is None else read_record(text.decode())
     except (OSError, UnicodeDecodeError):
@@ -452,14 +457,10 @@ def keep(name: str, record: Record, text: str) -> None:
     path = record_path(name)
     if path is None:
         return
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8", newline="\n")
-        temporary.replace(path)
-    except OSError:
-        # A folder that cannot be written is told of where kernels are stored.
-        temporary.unlink(missing_ok=True)
+    # A folder that cannot be written is told of where kernels are stored.
+    with suppress(OSError):
+        make_folder(path.parent)
+        replace_own(str(path), text.encode())
 
 
 def can_search(ast: UOp, backend: Backend) -> bool:
@@ -473,18 +474,35 @@ def can_search(ast: UOp, backend: Backend) -> bool:
     )
 
 
+def may_be_taken(ast: UOp, target: Target, opts: tuple[Opt, ...]) -> bool:
+    """Whether Opts of a file fit the kernel, and are of a size that a search would have tried."""
+    kernel = applied(ast, target, opts)
+    if kernel is None:
+        return False
+    return is_small(kernel) or opts == tuple(schedule_kernel(ast, target).applied)
+
+
 def find_opts(ast: UOp, device: str, target: Target) -> tuple[Opt, ...] | None:
     """The fastest Opts that are known, or that a search finds now; None for the default ones."""
     name = record_name(ast, target)
     width = int(BEAM.value)
     known = None if IGNORE_BEAM_CACHE else look_up(name)
     if known is not None and known.beam >= width:
-        if applied(ast, target, known.opts) is not None:
+        if may_be_taken(ast, target, known.opts):
             return known.opts
         tell_ignored(name, f"this version refuses {' '.join(map(repr, known.opts))}")
     start = time.monotonic()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aster-beam-")))
+        try:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aster-beam-")))
+            verdicts.copy_to(folder)
+        except OSError as error:
+            warnings.warn(
+                f"BEAM: no folder for temporary files can be made ({error}), so the default "
+                "schedule is used; BEAM=0 searches for none",
+                stacklevel=2,
+            )
+            return None
         count = max(1, min(os.cpu_count() or 1, 8))
         workers = [stack.enter_context(Worker(ast, device, folder)) for _ in range(count)]
         search = Search(ast, device, target, workers, float(BEAM_SECONDS.value))

@@ -238,20 +238,50 @@ def array_of_list(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
         explain_list(data)
         raise
     kind = array.dtype.kind
-    if kind not in "biuf" and array.dtype not in NUMPY_FLOATS:
+    large = rounded_ints(array, data)
+    if large is not None or (kind not in "biuf" and array.dtype not in NUMPY_FLOATS):
         explain_list(data)
         array = np.array(data, dtype=object)
+        if dtype is None and large is not None and min(large) >= 0:
+            dtype = dtypes.uint64
         if dtype is None:
             raise DTypeError(
                 "Tensor: the list holds a number that fits no int dtype; uint64 goes "
                 "up to 2**64 - 1"
             )
-        bits = (1 << 64) - 1
-        wrapped = [int(v) & bits for v in array.reshape(-1)]
-        array = np.array(wrapped, dtype=np.uint64).reshape(array.shape)
+        array = array_of_large(array, dtype)
     if dtype is None:
         dtype = list_dtype(array)
     return converted(array, dtype)
+
+
+def array_of_large(array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
+    """Python's numbers, of which some fit no int, as those that `converted` takes: ints wrap.
+
+    Raises: DTypeError for a number that is past the largest float.
+    """
+    if dtype.kind == "bool":
+        return np.asarray(array != 0)
+    if dtype.kind == "float":
+        try:
+            return array.astype(np.float64)
+        except OverflowError:
+            raise DTypeError(
+                f"Tensor: the list holds an int that is past the largest number of {dtype.name}"
+            ) from None
+    bits = (1 << 64) - 1
+    wrapped = [int(v) & bits for v in array.reshape(-1)]
+    return np.array(wrapped, dtype=np.uint64).reshape(array.shape)
+
+
+def rounded_ints(array: np.ndarray[Any, Any], data: Any) -> list[int] | None:
+    """The numbers of a list of ints of which NumPy has made floats, as it does where some are below
+    and some above the largest int64; None for any other list.
+    """
+    if array.dtype != np.float64 or not (np.abs(array) >= float(1 << 63)).any():
+        return None
+    found = np.array(data, dtype=object).reshape(-1).tolist()
+    return found if all([isinstance(v, (int, np.integer)) for v in found]) else None
 
 
 def check_unmasked(data: Any) -> None:

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from aster_ml.downloads import write_atomically
 from aster_ml.errors import DownloadError
+from aster_ml.private_files import check_way, own_folder
 from aster_ml.runtime.object_cache import cache_folder
 
 TIMEOUT_S = 30
@@ -40,7 +41,12 @@ def datasets_folder(name: str) -> pathlib.Path:
         raise DownloadError(
             f"{name}: there is no home folder to keep the files in; the setting CACHEDIR names one"
         )
-    return folder / "datasets" / name
+    found = own_folder(folder, "datasets")
+    try:
+        check_way(found)
+    except OSError as error:
+        raise DownloadError(f"{name}: {found} is not used ({error}); set CACHEDIR") from error
+    return found / name
 
 
 def md5_of(path: pathlib.Path) -> str:

@@ -16,13 +16,13 @@ from dataclasses import replace
 
 from aster_ml.backend import Backend, Call, Graph, Program
 from aster_ml.errors import DeviceError
-from aster_ml.runtime import cuda_compiler
+from aster_ml.runtime import cuda_compiler, verdicts
 from aster_ml.runtime.cuda_compiler import arch_name, first_line
 from aster_ml.runtime.cuda_device import CudaDevice, binding, library_name, meaning
 from aster_ml.runtime.cuda_graph import CudaGraph
 from aster_ml.runtime.cuda_memory import CudaAllocator
 from aster_ml.runtime.cuda_queue import CudaProgram, CudaQueue
-from aster_ml.target import Target
+from aster_ml.target import UNTRIED, Target
 from aster_ml.target.cuda import CARDS, cuda_target
 from aster_ml.target.tensor_cores import GROUP_CORES
 
@@ -156,6 +156,20 @@ def probe(device: CudaDevice) -> Target:
     )  # fmt: skip
 
 
+def tested_as(target: Target) -> str:
+    """By which a self-test is kept: the device, its driver and the compiler."""
+    known = replace(target, device="CUDA", features=target.features - {UNTRIED})
+    driver = int(binding().cuDriverGetVersion()[1])
+    return f"{known.key} driver={driver} nvrtc={'.'.join(map(str, cuda_compiler.version()))}"
+
+
+def marked(target: Target) -> Target:
+    """The target, with a mark where boxes of tensors have not been seen to work on the device."""
+    if "wgmma" not in target.features or verdicts.BOXES in verdicts.passed(tested_as(target)):
+        return target
+    return replace(target, features=target.features | {UNTRIED})
+
+
 class CudaBackend(Backend):
     """One NVIDIA device with a stream of its own in the context that its process shares."""
 
@@ -165,13 +179,18 @@ class CudaBackend(Backend):
 
     def __init__(self, device: CudaDevice) -> None:
         self.device = device
-        self.probed = probe(device)
+        self.probed = marked(probe(device))
         super().__init__(device.name, CudaAllocator(device), CudaQueue(device))
 
     @property
     def target(self) -> Target:
         """What the device can do."""
         return self.probed
+
+    @property
+    def tested_as(self) -> str:
+        """The device, its driver and the compiler."""
+        return tested_as(self.probed)
 
     @property
     def compile_threads(self) -> int:

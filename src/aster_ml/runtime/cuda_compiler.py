@@ -221,8 +221,11 @@ def unpack(binary: bytes) -> Binary:
         raise CompileError(f"a binary of CUDA begins with {MAGIC!r}, given {binary[:16]!r}")
     _, shared, length = HEADER.unpack_from(binary)
     start = HEADER.size + length
-    lines, _, source = zlib.decompress(binary[HEADER.size : start]).decode().partition("\0")
-    return Binary(binary[start:], shared, source, tensor_maps(lines))
+    try:
+        lines, _, source = zlib.decompress(binary[HEADER.size : start]).decode().partition("\0")
+        return Binary(binary[start:], shared, source, tensor_maps(lines))
+    except (zlib.error, ValueError, LookupError) as error:
+        raise CompileError(f"the texts of a binary of CUDA are damaged: {error}") from None
 
 
 @functools.cache

@@ -38,7 +38,7 @@ FATAL = {
     810: "the service that shares the device (MPS) has ended this process's part",
     999: "the driver fails without a reason",
 }
-OUT_OF_MEMORY, NOT_SUPPORTED = 2, 801
+OUT_OF_MEMORY = 2
 # What else has a meaning of its own.
 KNOWN = {
     1: "a value is out of bounds",

@@ -13,13 +13,10 @@ Anything but a plain file counts as missing, and is not opened in a way that cou
 
 from __future__ import annotations
 
-import errno
 import functools
 import hashlib
-import itertools
 import os
-import secrets
-import stat
+import re
 import sys
 import threading
 import time
@@ -27,46 +24,31 @@ import warnings
 from pathlib import Path
 
 from aster_ml.config import CACHE, CACHEDIR
+from aster_ml.private_files import (
+    TEMPORARY,
+    UnsafeFolderError,
+    check_folder,
+    make_folder,
+    own_folder,
+    read_own,
+    remove_file,
+    replace_own,
+)
 
 # magic, digest of all that follows; then how many keys there are, the digest of each, and the data.
 MAGIC = b"aster-object-2\n\0"
 DIGEST_BYTES, COUNT_BYTES = 16, 4
 HEADER_BYTES = len(MAGIC) + DIGEST_BYTES
 DEFAULT_LIMIT_BYTES = 1 << 30
+# What entries, and the files that become entries, are called.
+OWN_NAME = re.compile(rf"[0-9a-f]{{{2 * DIGEST_BYTES}}}(\.[0-9a-f-]+{re.escape(TEMPORARY)})?")
 # A temporary file this old was left by a process that died while writing.
 STALE_AFTER_S = 3600
 
 
-# Where files have owners. A link is not followed, and a pipe is not waited for.
-HAS_OWNERS = hasattr(os, "geteuid")
-READ_FLAGS = os.O_RDONLY
-for _name in ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
-    READ_FLAGS |= getattr(os, _name, 0)
-
-
-def others_may_write(found: os.stat_result) -> str | None:
-    """Why a file or folder is not this user's alone to write, or root's; None where it is."""
-    if not HAS_OWNERS:
-        return None
-    if found.st_uid not in (os.geteuid(), 0):
-        return f"it belongs to user {found.st_uid}"
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"others may write to it (its mode is {stat.S_IMODE(found.st_mode):o})"
-    return None
-
-
-def read_own(path: str, most: int) -> bytes | None:
-    """What a plain file of this user (or root) holds; None for anything else, and past `most`.
-
-    Raises: OSError where there is no such file.
-    """
-    number = os.open(path, READ_FLAGS)
-    with open(number, "rb", buffering=0) as file:
-        found = os.fstat(number)
-        if not stat.S_ISREG(found.st_mode) or others_may_write(found) or found.st_size > most:
-            return None
-        # A raw file gives what there is, so one that is cut meanwhile comes back short.
-        return file.read(found.st_size)
+def digest_of(key: str) -> bytes:
+    """What stands for a key; a path in it may be of bytes that are no text."""
+    return digest(key.encode("utf-8", "surrogatepass"))
 
 
 def digest(data: bytes) -> bytes:
@@ -109,17 +91,14 @@ class ObjectCache:
         # write too, so the first write measures.
         self.allowance = 0
         self.lock = threading.Lock()
-        # What tells our temporary files from those of other machines, and from one another.
-        self.token = secrets.token_hex(4)
-        self.numbers = itertools.count()
 
     def path(self, key: str) -> Path:
         """The file of an entry."""
-        return self.folder / digest(key.encode()).hex()
+        return self.folder / digest_of(key).hex()
 
     def get(self, key: str) -> bytes | None:
         """The data under `key`, or None when there is none that is whole."""
-        key_digest = digest(key.encode())
+        key_digest = digest_of(key)
         # As `path` has it, but of text: making a Path takes as long as reading a small file.
         path = os.path.join(self.folder, key_digest.hex())
         try:
@@ -135,8 +114,8 @@ class ObjectCache:
             self.misses += 1
             return None
         start = COUNT_BYTES + DIGEST_BYTES * int.from_bytes(rest[:COUNT_BYTES], "little")
-        keys = [rest[i : i + DIGEST_BYTES] for i in range(COUNT_BYTES, start, DIGEST_BYTES)]
-        if key_digest not in keys:
+        keys = range(COUNT_BYTES, min(start, len(rest)), DIGEST_BYTES)
+        if start > len(rest) or not any([rest.startswith(key_digest, at) for at in keys]):
             self.misses += 1
             return None
         data = rest[start:]
@@ -153,22 +132,23 @@ class ObjectCache:
         """Stores `data` under `key`, and under other keys, for this and other processes."""
         if not self.writable or self.look_at_folder() is False:
             return
-        keys = [digest(k.encode()) for k in (key, *others)]
+        keys = [digest_of(k) for k in (key, *others)]
         rest = len(keys).to_bytes(COUNT_BYTES, "little") + b"".join(keys) + data
         content = MAGIC + digest(rest) + rest
         first, *names = [os.path.join(self.folder, k.hex()) for k in keys]
         try:
             try:
-                self.replace(first, content)
+                replace_own(first, content)
             except FileNotFoundError:
                 # What is in here is run, so nobody else may write it.
-                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self.is_own = None
-                if not self.look_at_folder():
-                    return
-                self.replace(first, content)
+                make_folder(self.folder)
+                self.is_own = True
+                replace_own(first, content)
             for name in names:
                 self.name_too(first, name, content)
+        except UnsafeFolderError as error:
+            self.distrust(error)
+            return
         except OSError as error:
             self.refuse(error)
             return
@@ -181,33 +161,14 @@ class ObjectCache:
         """Whether the folder is this user's alone to write; None where there is none."""
         if self.is_own is None:
             try:
-                found = os.stat(self.folder)
+                check_folder(self.folder)
+            except UnsafeFolderError as error:
+                self.distrust(error)
             except OSError:
                 return None
-            why = others_may_write(found)
-            self.is_own = why is None
-            if why is not None:
-                self.warn(f"{self.folder} is not used, since {why}")
+            else:
+                self.is_own = True
         return self.is_own
-
-    def temporary(self, path: str) -> str:
-        """A name beside a file that nobody else has."""
-        return f"{path}.{os.getpid()}-{self.token}-{next(self.numbers)}.tmp"
-
-    def replace(self, path: str, content: bytes) -> None:
-        """Puts a file in its place, whole. Raises: OSError."""
-        temporary = self.temporary(path)
-        try:
-            write_file(temporary, content)
-            os.replace(temporary, path)
-        except PermissionError:
-            remove_file(temporary)
-            if not os.path.exists(path):
-                raise
-            # Windows: another process reads the entry now. It holds the same data.
-        except OSError:
-            remove_file(temporary)
-            raise
 
     def name_too(self, path: str, name: str, content: bytes) -> None:
         """Gives a file another name: a file of its own takes ten times as long. Raises: OSError."""
@@ -215,7 +176,12 @@ class ObjectCache:
             os.link(path, name)
         except OSError:
             # The name is there already, or the folder's file system has no such names.
-            self.replace(name, content)
+            replace_own(name, content)
+
+    def distrust(self, error: UnsafeFolderError) -> None:
+        """Goes on without the folder, and says so once."""
+        self.is_own = False
+        self.warn(f"{self.folder} is not used, since {error.why}")
 
     def refuse(self, error: OSError) -> None:
         """Goes on without writing, and says so once."""
@@ -239,15 +205,17 @@ class ObjectCache:
         try:
             with os.scandir(self.folder) as listing:
                 for item in listing:
+                    if not OWN_NAME.fullmatch(item.name):
+                        continue  # it was not written here
                     try:
-                        stat = item.stat()
+                        found = item.stat(follow_symlinks=False)
                     except OSError:
                         continue  # another process removed it between listing and looking
-                    if not item.name.endswith(".tmp"):
+                    if not item.name.endswith(TEMPORARY):
                         # Some systems number no files: a name is a file then.
-                        file = (stat.st_mtime, stat.st_size, list[str]())
-                        files.setdefault(stat.st_ino or item.path, file)[2].append(item.path)
-                    elif now - stat.st_mtime > STALE_AFTER_S:
+                        file = (found.st_mtime, found.st_size, list[str]())
+                        files.setdefault(found.st_ino or item.path, file)[2].append(item.path)
+                    elif now - found.st_mtime > STALE_AFTER_S:
                         remove_file(item.path)
         except OSError:
             return  # the whole folder was removed; the next write makes it again
@@ -261,27 +229,10 @@ class ObjectCache:
         self.allowance = max((self.limit_bytes - total) // 2, self.limit_bytes // 32)
 
 
-def write_file(path: str, content: bytes) -> None:
-    """Writes a new file that nobody else may write. Raises: OSError."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    with open(os.open(path, flags, 0o644), "wb", buffering=0) as file:
-        # Without a buffer a disk that fills up takes the first part and says nothing.
-        if file.write(content) < len(content):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def remove_file(path: str) -> None:
-    """Removes a file; one that is gone, or held open on Windows, is left to the next eviction."""
-    try:
-        os.unlink(path)
-    except OSError:
-        return
-
-
 @functools.cache
 def open_cache(folder: str) -> ObjectCache:
     """The cache in a folder, one object for each folder and process."""
-    return ObjectCache(Path(folder) / "objects")
+    return ObjectCache(own_folder(Path(folder), "objects"))
 
 
 def current_cache() -> ObjectCache | None:

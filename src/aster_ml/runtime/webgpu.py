@@ -75,11 +75,13 @@ def runtime_folder() -> Iterator[None]:
     if name in os.environ:
         yield
         return
-    os.environ[name] = tempfile.gettempdir()
-    try:
-        yield
-    finally:
-        del os.environ[name]
+    # One that nobody else can lay a socket into.
+    with tempfile.TemporaryDirectory(prefix="aster-") as folder:
+        os.environ[name] = folder
+        try:
+            yield
+        finally:
+            del os.environ[name]
 
 
 @functools.cache

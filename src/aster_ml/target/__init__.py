@@ -12,6 +12,7 @@ from aster_ml.target.target import (
     LINE_NBYTES,
     PLAIN_DTYPES,
     PLAIN_OPS,
+    UNTRIED,
     Target,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "LINE_NBYTES",
     "PLAIN_DTYPES",
     "PLAIN_OPS",
+    "UNTRIED",
     "Target",
 ]

@@ -37,6 +37,8 @@ PLAIN_OPS = frozenset(
 # Kinds of machines: one with SIMD registers and threads, one with work-groups, one that runs the
 # nodes of a kernel as they are, and one that runs none.
 CPU, GPU, INTERPRETER, IDLE = "cpu", "gpu", "interpreter", "idle"
+# A feature of a device on which those that nobody has run on hardware are not known to work.
+UNTRIED = "untried"
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +60,8 @@ class Target:
     kernel and `max_turns` the most turns of all loops of one work-item, 0 where there is no limit;
     `warp` work-items run in step, on `units` processors, 0 where
     that is not known. `features` are names of what else there is: "shuffle", "ldmatrix",
-    "cp_async", "tma", "wgmma", and "mma_fp8" where products of fp8 are single instructions;
+    "cp_async", "tma", "wgmma", and "mma_fp8" where products of fp8 are single instructions, and
+    "untried" where no self-test has shown that those work which nobody has run on hardware;
     `tensor_cores` names rows of `target/tensor_cores`. `native_dtypes` have arithmetic of their
     own; `native_ops` are names of ops. `dot_dtypes` are the narrow dtypes for which Ops.DOT is an
     instruction, or a few, and `fused` says that MULACC is rounded once. `flushes` names the dtypes

@@ -21,7 +21,6 @@ from aster_ml.watch import WATCHERS
 
 ANY: Any = type("Any", (), {"__repr__": lambda self: "ANY"})()
 Matcher = Callable[[UOp, Any], "UOp | None"]
-PatternDType = "DType | Iterable[DType] | None"
 
 
 class UPat:

@@ -6,17 +6,17 @@ that is called in it, as a path of attributes (`ResNet18.layer1[0].conv1`).
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
-from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+from aster_ml.frames import OWN, is_own
 from aster_ml.tensor import Tensor
 from aster_ml.uop.node import UOp
 
-PACKAGE = str(Path(__file__).resolve().parent.parent)
-LAYERS = str(Path(PACKAGE) / "nn")
+LAYERS = os.path.join(OWN, "nn", "")
 INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 # Frames of a program that are kept of one call, and entries of a list that are looked through.
 MOST_FRAMES, MOST_ENTRIES = 24, 1000
@@ -29,11 +29,6 @@ class Frame(NamedTuple):
     line: int
     function: str
     module: str
-
-
-def is_ours(file: str) -> bool:
-    """Whether a file is Aster's own, layers aside."""
-    return file.startswith(PACKAGE)
 
 
 def is_installed(file: str) -> bool:
@@ -50,7 +45,7 @@ def owner_of(frame: FrameType) -> Any:
     if found is None or isinstance(found, (Tensor, UOp)) or not hasattr(found, "__dict__"):
         return None
     file = code.co_filename
-    return found if not is_ours(file) or file.startswith(LAYERS) else None
+    return found if not is_own(file) or file.startswith(LAYERS) else None
 
 
 def name_within(parent: Any, child: Any) -> str | None:
@@ -79,7 +74,7 @@ def call_stack() -> tuple[Frame, ...]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(frames) < MOST_FRAMES:
         owner = owner_of(frame)
-        if owner is not None or not is_ours(frame.f_code.co_filename):
+        if owner is not None or not is_own(frame.f_code.co_filename):
             frames.append((frame, owner))
         frame = frame.f_back
     # What has started the program (a runner, a debugger) is no part of it.
@@ -93,7 +88,7 @@ def call_stack() -> tuple[Frame, ...]:
             path = path + inside if inside is not None else type(owner).__name__
             parent = owner
         code = found.f_code
-        if not is_ours(code.co_filename):
+        if not is_own(code.co_filename):
             line = found.f_lineno or code.co_firstlineno
             result.append(Frame(code.co_filename, line, code.co_qualname, path))
         elif result:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from aster_ml.errors import ArgumentError, AsterError
+from aster_ml.interpreters import python_command, python_environment
 from aster_ml.viz.compare import compared
 from aster_ml.viz.page import data_of, page_of
 from aster_ml.viz.serve import serve_file, serve_script
@@ -55,8 +54,8 @@ def record(words: Sequence[str], output: str, as_json: bool) -> int:
     if not script.is_file():
         raise ArgumentError(f"{script} is no file; aster viz wants a script, or ls, show or diff")
     path = output or f"viz-{script.stem}.{'json' if as_json else 'html'}"
-    environment = {**os.environ, "VIZ": path}
-    return subprocess.call([sys.executable, str(script), *words[1:]], env=environment)
+    command = python_command(str(script), *words[1:])
+    return subprocess.call(command, env=python_environment(VIZ=path))
 
 
 def answer(words: Sequence[str], output: str, as_json: bool) -> Iterable[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import gzip
 import html
+import importlib.resources
 import json
 import re
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 from aster_ml.errors import FormatError
 
-ASSETS = Path(__file__).resolve().parent / "assets"
+ASSETS = importlib.resources.files("aster_ml.viz") / "assets"
 SCRIPTS = (
     "data.js", "text.js", "links.js", "dom.js", "columns.js", "steps.js", "graph.js", "layout.js",
     "why.js", "access.js", "timeline.js", "memory.js", "compare.js", "main.js",

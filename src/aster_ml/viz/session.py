@@ -12,13 +12,14 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from aster_ml.config import TRACEMETA
 from aster_ml.errors import ArgumentError
+from aster_ml.private_files import check_way
 from aster_ml.trace import STACK
 from aster_ml.viz.callers import call_stack
 from aster_ml.viz.model import make_data
@@ -53,6 +54,8 @@ def write(recorder: Recorder, path: str | os.PathLike[str]) -> Path:
     data = make_data(recorder)
     text = json.dumps(data) if target.suffix == ".json" else page_of(data)
     try:
+        with suppress(FileNotFoundError):
+            check_way(target)
         target.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         raise ArgumentError(

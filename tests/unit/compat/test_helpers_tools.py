@@ -9,6 +9,7 @@ import http.server
 import os
 import pickle
 import pstats
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -133,7 +134,7 @@ def test_diskcache_outlives_the_process(own_cache: Path) -> None:
     )
     run([sys.executable, "-c", code.format("put('t', 'k', (1, 2))")])
     assert helpers.diskcache_get("t", "k") == (1, 2)
-    assert (own_cache / "cache.db").stat().st_mode & 0o777 == 0o600
+    assert (own_cache / "tables" / "cache.db").stat().st_mode & 0o777 == 0o600
 
 
 def test_connections_of_diskcache_are_closed(own_cache: Path) -> None:
@@ -177,8 +178,8 @@ def test_diskcache_in_threads() -> None:
 
 
 def test_a_cache_that_others_may_write_is_not_read(own_cache: Path) -> None:
-    own_cache.mkdir(parents=True)
-    place = own_cache / "cache.db"
+    place = own_cache / "tables" / "cache.db"
+    place.parent.mkdir(parents=True, mode=0o700)
     place.write_bytes(b"")
     place.chmod(0o666)
     with pytest.raises(ArgumentError, match=r"cache\.db is not read, since others may write to it"):
@@ -187,6 +188,54 @@ def test_a_cache_that_others_may_write_is_not_read(own_cache: Path) -> None:
     place.mkdir()
     with pytest.raises(ArgumentError, match=r"cache\.db is no regular file"):
         helpers.diskcache_put("t", "k", 1)
+
+
+@pytest.mark.parametrize("content", [b"", b"no database", bytes(5000), b"SQLite format 3\0" * 400])
+def test_a_damaged_cache_is_made_anew(own_cache: Path, content: bytes) -> None:
+    helpers.diskcache_put("t", "k", 1)
+    disk_cache.OPEN.opened = None
+    place = own_cache / "tables" / "cache.db"
+    place.write_bytes(content)
+    assert helpers.diskcache_get("t", "k") is None
+    helpers.diskcache_put("t", "k", 2)
+    disk_cache.OPEN.opened = None
+    assert helpers.diskcache_get("t", "k") == 2
+
+
+def test_a_table_that_is_not_as_its_name_says_is_made_anew(own_cache: Path) -> None:
+    helpers.diskcache_put("t", "k", 1)
+    disk_cache.db_connection().execute('ALTER TABLE "t_2 key" RENAME COLUMN key TO kez')
+    assert helpers.diskcache_get("t", "k") is None
+    helpers.diskcache_put("t", "k", 2)
+    assert helpers.diskcache_get("t", "k") == 2
+
+
+def test_a_damaged_value_counts_as_missing(own_cache: Path) -> None:
+    helpers.diskcache_put("t", "k", "a value")
+    change = 'UPDATE "t_2 key" SET val = ?'
+    for found in (b"", b"\x80\x05N.", bytes(40), 5, "text", None):
+        disk_cache.db_connection().execute(change, (found,))
+        assert helpers.diskcache_get("t", "k") is None
+    for pickled in (b"cnobody\nnothing\n.", b"\x80\x05"):
+        helpers.diskcache_put("t", "k", pickled, prepickled=True)
+        assert helpers.diskcache_get("t", "k") is None
+
+
+def test_a_folder_that_cannot_be_written_costs_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with Context(CACHEDIR=str(tmp_path / "file")):
+        with pytest.warns(RuntimeWarning, match="results are not kept"):
+            assert helpers.diskcache_put("t", "k", 1) == 1
+        assert helpers.diskcache_get("t", "k") is None
+
+
+def test_mistakes_of_a_caller_drop_no_file(own_cache: Path) -> None:
+    helpers.diskcache_put("t", "k", 1)
+    with pytest.raises(sqlite3.Error):
+        helpers.diskcache_get("t", {"key": [1]})
+    assert helpers.diskcache_put("t", {"other": 1}, 2) == 2
+    assert helpers.diskcache_get("t", {"other": 1}) == 2
+    assert helpers.diskcache_get("t", "k") == 1
 
 
 def test_no_folder_for_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from aster_ml import GlobalCounters, Tensor, TinyJit, Variable, config, nn
 from aster_ml.config import Context
 from aster_ml.engine import sources
 from aster_ml.engine.compile import MEMORY_CACHE
+from aster_ml.runtime import object_cache
 from aster_ml.schedule.plan import CACHE
 from aster_ml.uop.graph import without_names
 
@@ -261,6 +262,7 @@ import numpy as np
 from aster_ml import GlobalCounters, Tensor, TinyJit, nn
 from aster_ml.engine import sources
 from aster_ml.engine.compile import MEMORY_CACHE
+from aster_ml.runtime import object_cache
 from aster_ml.schedule.plan import CACHE
 
 Tensor.manual_seed(3)
@@ -366,3 +368,51 @@ def test_sources_that_are_as_they_were_are_not_read_again(
             sources.source_digest.cache_clear()
             found.add(sources.source_digest())
     assert len(found) == len(reads) == 1
+
+
+@pytest.mark.parametrize("kept", [b"", b"\xff" * 24, b"x" * 24, b"0" * 23, b"0" * 25])
+def test_a_kept_digest_of_another_form_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bytes
+) -> None:
+    path = tmp_path / "some.py"
+    path.write_text("a = 1")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 10)
+    with Context(CACHE=1, CACHEDIR=str(tmp_path / "cache")):
+        state = sources.state_of([str(path)])
+        assert state is not None
+        object_cache.put(state, kept)
+        wanted = sources.content_digest(str(tmp_path), [str(path)])
+        assert sources.digest_of_files(str(tmp_path), [str(path)]) == wanted
+        assert object_cache.get(state) == wanted.encode()
+
+
+def test_code_is_found_however_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site" / "package"
+    (package / "__pycache__").mkdir(parents=True)
+    (package / "inner").mkdir()
+    for name in ("a.py", "inner/b.py", "__pycache__/a.cpython-312.pyc", "data.js"):
+        (package / name).write_text("")
+    found = sources.code_files(str(package))
+    assert found == [str(package / "a.py"), str(package / "inner" / "b.py")]
+    for name in ("a.py", "inner/b.py"):
+        (package / name).rename(package / f"{name}c")
+    assert sources.code_files(str(package)) == [f"{path}c" for path in found]
+    archive = tmp_path / "program.pyz"
+    archive.write_bytes(b"PK")
+    assert sources.code_files(str(archive / "package")) == [str(archive)]
+    assert sources.code_files(str(tmp_path / "nowhere" / "package")) == []
+    monkeypatch.setattr(sources.sys, "frozen", True, raising=False)
+    assert sources.code_files(str(tmp_path / "nowhere" / "package")) == [sys.executable]
+
+
+def test_code_that_cannot_be_read_has_another_digest_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sources, "code_files", lambda root: ["/nowhere/at/all.py"])
+    digest = sources.source_digest.__wrapped__
+    assert digest() != digest()
+    monkeypatch.setattr(sources, "code_files", lambda root: [])
+    assert digest() != digest()

@@ -351,6 +351,18 @@ def test_a_folder_that_cannot_be_written_costs_the_text_alone(
         np.testing.assert_array_equal((memory(3, 4) * 2).numpy(), memory(3, 4).numpy() * 2)
 
 
+def test_without_a_folder_of_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_there() -> str:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr(fallback.tempfile, "gettempdir", none_there)
+    with Context(CACHEDIR=str(tmp_path / "file")):
+        assert fallback.write("kernel-0.txt", fallback.HEAD) is None
+
+
 def test_the_command_does_a_failure_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

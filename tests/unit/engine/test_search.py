@@ -22,6 +22,7 @@ from aster_ml.device import Device
 from aster_ml.engine import search, search_worker
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.engine.search import Found, Search, Worker, WorkerError
+from aster_ml.interpreters import python_command
 from aster_ml.target import Target
 from aster_ml.uop.print.text import to_text
 from tests.unit.kernel_checks import kernel_of
@@ -416,3 +417,42 @@ def test_beam_is_part_of_the_keys_of_kernels() -> None:
 def test_kernel_travels_as_text() -> None:
     ast = kernel_of(product())
     assert search_worker.parse(to_text(ast)) is ast
+
+
+def test_a_search_without_room_for_its_files_keeps_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(search.tempfile, "TemporaryDirectory", full)
+    x, _ = values_of(21)
+    with Context(BEAM=1), pytest.warns(UserWarning, match="No space left on device"):
+        np.testing.assert_allclose((x * 1.0625 + 1).numpy(), x.numpy() * 1.0625 + 1, rtol=1e-6)
+
+
+def test_opts_larger_than_a_search_would_try_are_not_taken() -> None:
+    """Of a record that somebody has written by hand, the loop body would have too many nodes."""
+    backend = Device["CPU"]
+    x = Tensor.empty(2048, 2048)
+    ast = kernel_of((x + 1).exp())
+    default = tuple(schedule_kernel(ast, backend.target).applied)
+    assert search.may_be_taken(ast, backend.target, default)
+    assert not search.may_be_taken(ast, backend.target, parse_opts("UPCAST(0,2048) UPCAST(0,2048)"))
+    assert not search.may_be_taken(ast, backend.target, parse_opts("UPCAST(9,2)"))
+
+
+def test_a_worker_finds_what_this_process_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device from outside of the package may lie beside the program, or where it has said."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "my_device.py").write_text("print('found')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("mine")
+    environment = search.worker_environment(tmp_path / "cache")
+    done = subprocess.run(
+        python_command("-m", "my_device"), env=environment, cwd="/",
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("found\n", "")

@@ -7,6 +7,7 @@ import gc
 import math
 import pathlib
 import pickle
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +19,7 @@ import pytest
 
 from aster_ml import Context, Tensor, Variable, dtypes
 from aster_ml.engine.guard import GUARD, GraphWarning
-from aster_ml.errors import ArgumentError, ShapeError
+from aster_ml.errors import ArgumentError, DTypeError, ShapeError
 from aster_ml.mixin.live import LIVE
 from aster_ml.tensor import INTERNAL
 from aster_ml.uop.graph import toposort, without_names
@@ -458,3 +459,45 @@ def test_names_to_complete_are_those_for_users(golden: Callable[[str, str], None
 def test_abs_of_python_is_that_of_a_tensor() -> None:
     assert abs(Tensor([-1.5, 2.0])).tolist() == [1.5, 2.0]
     assert abs(Tensor([-3, 3])).tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("dtype", [None, *dtypes.ints, *dtypes.floats, dtypes.bool], ids=str)
+def test_lists_of_large_ints_are_not_rounded(dtype: Any) -> None:
+    """NumPy makes floats of ints of which some are below and some above the largest int64."""
+    draw = random.Random(5)
+    ends = [
+        0,
+        1,
+        (1 << 53) + 1,
+        (1 << 62) + 1,
+        (1 << 63) - 1,
+        1 << 63,
+        (1 << 64) - 2,
+        (1 << 64) - 1,
+    ]
+    ends += [-1, -(1 << 63), -5]
+    for _ in range(200):
+        values = [draw.choice([*ends, draw.getrandbits(64)]) for _ in range(draw.choice([1, 2, 6]))]
+        if dtype is None:
+            if min(values) < 0 and max(values) >= 1 << 63:
+                with pytest.raises(DTypeError, match="fits no int dtype"):
+                    Tensor(values)
+            else:
+                assert Tensor([values, values]).tolist() == [values, values]
+            continue
+        found = Tensor(values, dtype=dtype).tolist()
+        if dtype.kind == "bool":
+            want: list[Any] = [v != 0 for v in values]
+        elif dtype.kind == "float":
+            most = np.array([float(v) for v in values])
+            want = Tensor(most, dtype=dtypes.float64).cast(dtype).tolist()
+        else:
+            bits = 1 << dtype.bits
+            want = [v % bits for v in values]
+            want = [v - bits if dtype.kind == "int" and v >= bits // 2 else v for v in want]
+        assert found == want, values
+
+
+def test_an_int_past_every_float_is_refused() -> None:
+    with pytest.raises(DTypeError, match="past the largest number of float32"):
+        Tensor([1, 10**400], dtype=dtypes.float32)

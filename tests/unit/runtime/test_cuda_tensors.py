@@ -6,6 +6,7 @@ On the driver library of the tests, whose device is a Hopper that runs on the CP
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from aster_ml.codegen.passes import lower
 from aster_ml.config import Context
 from aster_ml.device import Device
 from aster_ml.errors import DeviceError
+from aster_ml.runtime import cuda, verdicts
+from aster_ml.schedule.plan import CACHE
+from aster_ml.target import UNTRIED
 from tests.shim import cuda_stub
 from tests.unit.kernel_checks import kernel_of
 
@@ -30,6 +34,13 @@ def driver() -> Iterator[cuda_stub.Stub]:
     """The library; after the module its driver has no device, as before."""
     with cuda_stub.in_place() as stub:
         yield stub
+
+
+@pytest.fixture(autouse=True)
+def boxes() -> Iterator[None]:
+    """Products are of boxes, though no self-test has shown that they work here."""
+    with Context(BOXES=1):
+        yield
 
 
 def numbers(seed: int, *shape: int) -> np.ndarray[Any, Any]:
@@ -174,3 +185,33 @@ def test_forms_of_few_addresses_are_kept(driver: cuda_stub.Stub) -> None:
     for i in range(KEPT):
         tensors.forms([(2 << 20) + 2 * i])
     assert len(tensors.known) <= KEPT
+
+
+def test_boxes_wait_for_a_self_test(driver: cuda_stub.Stub, tmp_path: Path) -> None:
+    """A device on which nobody has seen them work goes without; one that has passed does not."""
+    a, b = numbers(8, 72, 136), numbers(9, 136, 64)
+
+    def encoded(device: str) -> int:
+        # The target of a device that is open does not change but here.
+        CACHE.clear()
+        before = driver.calls(ENCODE)
+        x, y = Tensor(a, device=device).realize(), Tensor(b, device=device).realize()
+        found = x.matmul(y, dtype=dtypes.float32).numpy()
+        np.testing.assert_array_equal(found, product(a, b))
+        return driver.calls(ENCODE) - before
+
+    with Context(BOXES=-1, CACHEDIR=str(tmp_path)):
+        backend = Device["CUDA"]
+        assert UNTRIED in backend.target.features
+        assert encoded("CUDA") == 0
+        verdicts.keep(backend.tested_as, {"boxes": False})
+        assert cuda.marked(backend.target) == backend.target
+        verdicts.keep(backend.tested_as, {"boxes": True})
+        known = cuda.marked(cuda.probe(backend.device))
+        assert known.features == backend.target.features - {UNTRIED}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(backend, "probed", known)
+            assert backend.tested_as == cuda.tested_as(known)
+            assert encoded("CUDA") == 2
+            with Context(BOXES=0):
+                assert encoded("CUDA") == 0

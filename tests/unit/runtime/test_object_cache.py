@@ -14,11 +14,13 @@ import pytest
 from aster_ml.config import Context
 from aster_ml.runtime import object_cache
 from aster_ml.runtime.object_cache import (
+    COUNT_BYTES,
     DIGEST_BYTES,
     HEADER_BYTES,
     MAGIC,
     ObjectCache,
     cache_folder,
+    digest,
 )
 from tests.unit.runtime_kernels import python_environment
 
@@ -65,6 +67,23 @@ def test_a_file_of_another_form_counts_as_missing_at_once(cache: ObjectCache, re
         start = time.process_time()
         assert cache.get(KEY) is None
         assert time.process_time() - start < 0.5
+    cache.put(KEY, DATA)
+    assert cache.get(KEY) == DATA
+
+
+@pytest.mark.parametrize("count", [0, 2, 1 << 24, (1 << 32) - 1])
+def test_a_sealed_file_with_more_names_than_bytes_counts_as_missing_at_once(
+    cache: ObjectCache, count: int
+) -> None:
+    cache.put(KEY, DATA)
+    rest = bytearray(cache.path(KEY).read_bytes()[HEADER_BYTES:])
+    rest[:COUNT_BYTES] = count.to_bytes(COUNT_BYTES, "little")
+    # That with two names has the data of one of them cut, and is another entry.
+    del rest[COUNT_BYTES + 2 * DIGEST_BYTES - 1 :]
+    cache.path(KEY).write_bytes(MAGIC + digest(bytes(rest)) + rest)
+    start = time.process_time()
+    assert cache.get(KEY) is None
+    assert time.process_time() - start < 0.5
     cache.put(KEY, DATA)
     assert cache.get(KEY) == DATA
 
@@ -271,13 +290,17 @@ def test_writing_alone_keeps_the_limit(tmp_path: Path) -> None:
 
 def test_leftovers_of_dead_writers_go(tmp_path: Path) -> None:
     cache = ObjectCache(tmp_path)
-    old, young = tmp_path / "abc.1-1.tmp", tmp_path / "abc.1-2.tmp"
-    for path in (old, young):
+    entry = cache.path("another")
+    old, young = entry.with_suffix(".1-a-1.tmp"), entry.with_suffix(".1-a-2.tmp")
+    alien = tmp_path / "notes.tmp"
+    for path in (old, young, alien):
         path.write_bytes(b"half")
     os.utime(old, (1, 1))
+    os.utime(alien, (1, 1))
     cache.put(KEY, DATA)
     assert not old.exists()
     assert young.exists()
+    assert alien.exists(), "it was not written by a cache"
 
 
 RACER = """

@@ -36,7 +36,9 @@ MUCH_ROUNDED = 0.5
 
 def make_parser() -> argparse.ArgumentParser:
     """The command line of `aster finetune`."""
-    parser = argparse.ArgumentParser(prog="aster finetune", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="aster finetune", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("model", type=pathlib.Path, help="a GGUF file")
     parser.add_argument("data", nargs="?", type=pathlib.Path, help="chats or texts, one a line")
     parser.add_argument(

@@ -29,6 +29,7 @@ from aster_ml.apps.llm.rope import tables
 from aster_ml.apps.llm.weights import load_weights
 from aster_ml.config import THREADS
 from aster_ml.errors import ArgumentError
+from aster_ml.interpreters import python_command, python_environment
 from aster_ml.nn.state import gguf_load
 
 LENGTH, STEPS, WARM, TURNS = 128, 8, 3, 2
@@ -111,11 +112,25 @@ def in_a_process(*command: str) -> dict[str, Any]:
 
     Raises: ArgumentError with the end of its errors where it fails.
     """
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        python_command(*command), capture_output=True, text=True, check=False,
+        env=python_environment(),
+    )  # fmt: skip
     if done.returncode:
         raise ArgumentError(f"--bench: {' '.join(command[:2])} failed: {done.stderr[-500:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def copied(name: str, folder: pathlib.Path) -> pathlib.Path:
+    """A module as a script in a folder, whichever kind of file it was imported from."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    path = folder / pathlib.Path(spec.origin).name
+    loader: Any = spec.loader
+    path.write_bytes(loader.get_data(spec.origin))
+    return path
 
 
 def summary(turns: list[dict[str, Any]]) -> dict[str, float]:
@@ -141,7 +156,7 @@ def measure(path: pathlib.Path, recipe: Recipe, dtype: str) -> dict[str, dict[st
         }
         if importlib.util.find_spec("torch") is not None:
             task = write_task(path, recipe, folder)
-            peer = pathlib.Path(__file__).with_name("torch_peer.py")
+            peer = copied("aster_ml.apps.finetune.torch_peer", folder)
             turns["torch"] = []
             sides["torch"] = lambda: in_a_process(str(peer), str(task))
         for _ in range(TURNS):

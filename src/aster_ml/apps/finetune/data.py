@@ -11,14 +11,16 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from aster_ml.apps.llm.template import ChatTemplate
 from aster_ml.apps.llm.tokenizer import Tokenizer
 from aster_ml.errors import ArgumentError, AsterError, FormatError
 from aster_ml.nn.fileio import show_value
+
+if TYPE_CHECKING:
+    from aster_ml.apps.llm.template import ChatTemplate
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

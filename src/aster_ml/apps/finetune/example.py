@@ -134,7 +134,9 @@ def run(options: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the example; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="finetune example", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="finetune example", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("model", type=pathlib.Path, help="a GGUF file")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("orders"))
     parser.add_argument("--examples", type=int, default=300)

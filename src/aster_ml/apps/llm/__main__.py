@@ -40,7 +40,9 @@ def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
 
 def make_parser() -> argparse.ArgumentParser:
     """The command line of `aster llm`."""
-    parser = argparse.ArgumentParser(prog="aster llm", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="aster llm", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("model", help="a GGUF file")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("-p", "--prompt", help="answer this, once; - reads it from standard input")
@@ -133,7 +135,6 @@ def bound(host: str, port: int) -> socket.socket:
 def serve(options: argparse.Namespace, language: Language, address: socket.socket) -> int:
     """Answers over HTTP until Ctrl-C."""
     server = needed("uvicorn", "serve")
-    needed("starlette", "serve")
     app_module = needed("aster_ml.apps.llm.server", "serve")
     embedder = None
     if options.embed:
@@ -152,6 +153,10 @@ def run(options: argparse.Namespace) -> int:
     """Does what the command line says."""
     sampling = sampling_of(options)
     # Before a model is read, which takes longer than to find out.
+    if options.serve:
+        needed("uvicorn", "serve")
+        needed("starlette", "serve")
+    needed("aster_ml.apps.llm.template", "llm")
     address = bound(options.host, options.port) if options.serve else None
     language: Language = load_language(
         options.model,

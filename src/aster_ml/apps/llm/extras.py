@@ -1,6 +1,7 @@
-"""Optional packages, imported where they are used.
+"""Imports optional packages where they are used.
 
-Receives a package's name; returns it, or says which extra brings it.
+Receives the name of a package, or of a module of ours that imports one; returns it, or says which
+extra brings the package.
 """
 
 from __future__ import annotations
@@ -13,9 +14,14 @@ from aster_ml.errors import ArgumentError
 
 def needed(name: str, extra: str) -> Any:
     """An optional package. Raises: ArgumentError that says which extra installs it."""
+    install = f"pip install 'aster-ml[{extra}]'"
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise ArgumentError(
-            f"the package {name.partition('.')[0]} is absent: pip install 'aster-ml[{extra}]'"
-        ) from error
+        package = (error.name or name).partition(".")[0]
+        if package == "aster_ml":
+            raise
+        raise ArgumentError(f"the package {package} is absent: {install}") from error
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise ArgumentError(f"the package {package} does not load ({error}): {install}") from error

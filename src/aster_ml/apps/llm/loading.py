@@ -9,18 +9,21 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aster_ml.apps.llm.adapters import load_adapters
 from aster_ml.apps.llm.architectures import read_config
 from aster_ml.apps.llm.engine import Engine
+from aster_ml.apps.llm.extras import needed
 from aster_ml.apps.llm.model import Model
 from aster_ml.apps.llm.recordings import Recordings
-from aster_ml.apps.llm.template import CHATML, ChatTemplate
 from aster_ml.apps.llm.tokenizer import Tokenizer
 from aster_ml.apps.llm.weights import INT8, PACKED, load_weights, multiplies_int8
 from aster_ml.errors import ArgumentError, FormatError
 from aster_ml.nn.state import gguf_load
+
+if TYPE_CHECKING:
+    from aster_ml.apps.llm.template import ChatTemplate
 
 DEFAULT_CONTEXT = 4096
 
@@ -106,7 +109,8 @@ def load_language(
 
 def make_template(metadata: Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemplate:
     """The file's chat template, or the form that most models know."""
-    source = metadata.get("tokenizer.chat_template", CHATML)
+    templates = needed("aster_ml.apps.llm.template", "llm")
+    source = metadata.get("tokenizer.chat_template", templates.CHATML)
     if not isinstance(source, str):
         raise FormatError("tokenizer.chat_template is no text", "gguf")
     names = {
@@ -114,4 +118,7 @@ def make_template(metadata: Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemp
         for name, number in (("bos", tokenizer.bos), ("eos", tokenizer.eos))
         if number is not None
     }
-    return ChatTemplate(source, {"bos_token": "", "eos_token": "", **names})
+    found: ChatTemplate = templates.ChatTemplate(
+        source, {"bos_token": "", "eos_token": "", **names}
+    )
+    return found

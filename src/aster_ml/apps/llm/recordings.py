@@ -22,7 +22,7 @@ from aster_ml.runtime import object_cache
 
 DAMAGES = (
     AsterError, pickle.PickleError, ValueError, LookupError, TypeError, AttributeError, ImportError,
-    EOFError,
+    EOFError, ArithmeticError, MemoryError, RecursionError,
 )  # fmt: skip
 # The steps that every answer takes.
 NEEDED = ("chunk", "one")

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
+import importlib.resources
 import json
-import pathlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -26,7 +26,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from aster_ml.apps.llm.answers import Answer, Grammar, Piece
@@ -46,7 +46,7 @@ from aster_ml.apps.llm.tools import CLOSING, OPENING, explain
 from aster_ml.apps.llm.worker import BusyError, Pieces, Worker
 from aster_ml.errors import AsterError
 
-PAGE = pathlib.Path(__file__).parent / "page.html"
+PAGE = importlib.resources.files("aster_ml.apps.llm") / "page.html"
 # How often it is looked whether a client that waits is still there, in seconds.
 LOOK = 0.2
 
@@ -264,7 +264,7 @@ class Service:
 
     async def page(self, request: Request) -> Response:
         """`/`: a page to chat on."""
-        return FileResponse(PAGE, media_type="text/html")
+        return Response(PAGE.read_bytes(), media_type="text/html")
 
 
 def encoded(vector: Any, form: str) -> Any:

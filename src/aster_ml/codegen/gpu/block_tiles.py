@@ -23,7 +23,7 @@ from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.pipelined_copies import is_innermost
 from aster_ml.config import ALLOW_TF32, BOXES
 from aster_ml.helpers import ceildiv, prod
-from aster_ml.target import Target
+from aster_ml.target import UNTRIED, Target
 from aster_ml.target.tensor_cores import ROWS, TensorCore
 from aster_ml.target.tensor_maps import MOST_BOX, ROW_NBYTES
 from aster_ml.uop.node import UOp
@@ -157,7 +157,7 @@ def box_choices(plan: Plan, depth: UOp) -> list[Choice]:
     It is for products of two strips or more, whose rows and columns fill a tile.
     """
     kernel, target = plan.kernel, plan.target
-    if not BOXES:
+    if not BOXES or (BOXES < 0 and UNTRIED in target.features):
         return []
     choices = []
     for i, core in enumerate(ROWS):

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 STANDARD = ""
 DOMAINS = {"ai.onnx": STANDARD}
 ML, MICROSOFT = "ai.onnx.ml", "com.microsoft"
-PREVIEW, TRAINING = "ai.onnx.preview", "ai.onnx.preview.training"
+TRAINING = "ai.onnx.preview.training"
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,10 @@ from aster_ml.uop.ops import (
     MOVEMENT,
     AxisType,
     KernelArg,
-    Memory,
     Ops,
     ParamArg,
     RangeArg,
     ReduceArg,
-    StageArg,
 )
 from aster_ml.uop.print.infix import render_expr
 from aster_ml.uop.ranges import size_of
@@ -419,9 +417,3 @@ def check_bounds(target: UOp, value: UOp, gate: UOp | None) -> None:
                 f"split: an index runs from {low} to {high} in a buffer of "
                 f"{size} elements: {render_expr(at.src[1])}"
             )
-
-
-def kernel_stage(value: UOp, ranges: tuple[UOp, ...], device: str) -> UOp:
-    """The printed form of a stored value: STAGE over its ranges."""
-    closed = tuple([r for r in ranges if r.op is Ops.RANGE and r.arg.kind is AxisType.LOOP])
-    return UOp(Ops.STAGE, value.dtype, (value, *closed), StageArg(Memory.GLOBAL, device))

@@ -20,6 +20,7 @@ from aster_ml.config import Context
 from aster_ml.errors import KernelOptError
 from aster_ml.renderer.cuda import CudaRenderer
 from aster_ml.runtime import cuda_compiler
+from aster_ml.target import UNTRIED
 from aster_ml.target.cuda import cuda_target
 from aster_ml.target.tensor_cores import ROWS
 from aster_ml.target.tensor_maps import tensor_maps
@@ -316,6 +317,18 @@ def test_a_setting_keeps_products_from_boxes() -> None:
         with Context(BOXES=boxes):
             found.append(any(u.op is Ops.BOX for u in lower(ast, CARD)[0].uops))
     assert found == [True, False]
+
+
+@pytest.mark.parametrize("boxes, wanted", [(-1, False), (0, False), (1, True), (2, True)])
+def test_a_card_without_a_self_test_has_boxes_where_they_are_asked_for(
+    boxes: int, wanted: bool
+) -> None:
+    untried = replace(CARD, features=CARD.features | {UNTRIED})
+    whole = Tensor.empty(128, 128, dtype="half")
+    ast = kernel_of(whole.matmul(whole.T, dtype=dtypes.float32))
+    with Context(BOXES=boxes):
+        assert any(u.op is Ops.BOX for u in lower(ast, untried)[0].uops) is wanted
+        assert any(u.op is Ops.BOX for u in lower(ast, CARD)[0].uops) is (boxes != 0)
 
 
 @pytest.mark.skipif(

@@ -1,0 +1,82 @@
+"""Keeps what self-tests have found of devices: a file of text for each in the cache folder.
+
+Receives the line that names a device with its driver, and the parts of a self-test that passed or
+failed; returns those that passed. What parts there are, and what follows, callers know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from aster_ml.private_files import check_folder, make_folder, own_folder, read_own, replace_own
+from aster_ml.runtime.object_cache import cache_folder
+
+# It rises with what a part of the self-test has to show, and with how kernels of it are made.
+EDITION = 1
+MOST_BYTES = 1 << 16
+# The part that a device with tensor cores which read boxes of tensors has to pass (Hopper).
+BOXES = "boxes"
+
+
+def path_of(device: str) -> Path | None:
+    """The file of a device; None where there is no cache folder."""
+    folder = cache_folder()
+    if folder is None:
+        return None
+    name = hashlib.blake2b(device.encode(), digest_size=16).hexdigest()
+    return own_folder(folder, "verdicts") / f"{name}.txt"
+
+
+def copy_to(folder: Path) -> None:
+    """Lets a process whose cache folder is another one know of the same self-tests."""
+    cache = cache_folder()
+    there = None if cache is None else own_folder(cache, "verdicts")
+    if there is None or not there.is_dir():
+        return
+    make_folder(folder / "verdicts")
+    for path in there.glob("*.txt"):
+        content = read_own(str(path), MOST_BYTES)
+        if content is not None:
+            replace_own(str(folder / "verdicts" / path.name), content)
+
+
+def keep(device: str, parts: Mapping[str, bool]) -> Path:
+    """Writes down which parts have passed; returns the file.
+
+    Raises: OSError where it cannot be kept.
+    """
+    path = path_of(device)
+    if path is None:
+        raise FileNotFoundError("there is no home folder to keep it in; set CACHEDIR")
+    make_folder(path.parent)
+    words = {
+        state: [p for p, passed in parts.items() if passed is state] for state in (True, False)
+    }
+    text = (
+        "# What `aster doctor --self-test` has found of a device.\n"
+        f"edition {EDITION}\n"
+        f"device {device}\n"
+        f"passed {' '.join(words[True])}\n"
+        f"failed {' '.join(words[False])}\n"
+    )
+    replace_own(str(path), text.encode())
+    return path
+
+
+def passed(device: str) -> frozenset[str]:
+    """The parts that a device has passed; none where nothing is known of it."""
+    path = path_of(device)
+    if path is None:
+        return frozenset()
+    try:
+        check_folder(path.parent)
+        content = read_own(str(path), MOST_BYTES)
+        lines = [] if content is None else content.decode().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return frozenset()
+    values = dict([line.partition(" ")[::2] for line in lines])
+    if values.get("edition") != str(EDITION) or values.get("device") != device:
+        return frozenset()
+    return frozenset(values.get("passed", "").split()) - set(values.get("failed", "").split())
