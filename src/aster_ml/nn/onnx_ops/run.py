@@ -228,6 +228,8 @@ class Execution:
             keywords["call"] = Call(self, node, scope, given)
         convert = self.converted
         arguments = {n: convert(operator, n, v) for n, v in named.items() if v is not None}
+        for name in named.keys() & operator.nullable - arguments.keys():
+            arguments[name] = None
         if rest and operator.variadic:
             first = [arguments.get(n) for n in positional]
             more = [convert(operator, "", value) for value in rest]
