@@ -341,6 +341,11 @@ LOAD_LIMIT = Setting(
     32,
     "Memory that reading a file may take, in multiples of its size, beside 64 MB; 0 is no limit.",
 )
+LOOP_LIMIT = Setting(
+    "LOOP_LIMIT",
+    1 << 16,
+    "Turns that the loops of an ONNX model may make in one run, all together; 0 is no limit.",
+)
 CACHE = Setting("CACHE", 1, "0 neither reads nor writes the disk cache.")
 SPLIT_REDUCE = Setting(
     "SPLIT_REDUCE",

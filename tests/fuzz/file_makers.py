@@ -287,6 +287,7 @@ ANYWHERE = [flip_bits, flip_bits, set_byte, cut, move_block, set_number, set_num
 ODD_VALUES: list[Any] = [
     *EXTREMES, 2**70, 10**40, -5, 1.5, 1e308, True, False, None, "", "x", "F32", "I64", "BF16", [],
     {}, [0], [1, 2], [0, 8], [[]], {"dtype": "F32"}, [0] * 100, [2**40, 2**40], "\ud800", "F8_E4M3",
+    "F4", "C128", "f32",
 ]  # fmt: skip
 
 

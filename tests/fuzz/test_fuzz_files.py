@@ -20,10 +20,13 @@ from typing import Any
 
 import pytest
 
+from aster_ml.errors import FormatError
+from aster_ml.nn.state import safe_load
 from tests.fuzz import file_makers
 from tests.fuzz.budget import check_all, draws
 
 pytestmark = pytest.mark.torch
+safetensors = pytest.importorskip("safetensors", reason="pip install safetensors")
 
 SECONDS = 60
 # What Python, the compiler and the allocator keep besides what the file is unpacked to.
@@ -175,3 +178,36 @@ def test_files_that_are_cut_while_they_are_open(
         lambda seed: judge_cut(workers[0], seed),
         record_property,
     )
+
+
+HEADER = {
+    "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+    "b": {"dtype": "I8", "shape": [], "data_offsets": [24, 25]},
+    "c": {"dtype": "F4", "shape": [4], "data_offsets": [25, 27]},
+    "e": {"dtype": "F16", "shape": [0, 2], "data_offsets": [27, 27]},
+    "__metadata__": {"format": "pt"},
+}
+
+
+def judge_header(path: Path, seed: int) -> str | None:
+    """What the package safetensors refuses is refused, with a FormatError."""
+    text = json.dumps(HEADER).encode()
+    data = len(text).to_bytes(8, "little") + text + bytes(27)
+    data = file_makers.damage_json(data, random.Random(f"header {seed}"))
+    path.write_bytes(data)
+    try:
+        safe_load(path)
+    except FormatError:
+        return None
+    try:
+        safetensors.deserialize(data)
+    except safetensors.SafetensorError as error:
+        return f"read, and refused by its owner: {error}; {data[8:200]!r}"
+    return None
+
+
+def test_headers_of_safetensors(
+    tmp_path: Path, record_property: Callable[[str, str], None]
+) -> None:
+    path = tmp_path / "x.safetensors"
+    check_all("headers", draws(300, 50_000), lambda seed: judge_header(path, seed), record_property)

@@ -6,6 +6,7 @@ a configuration gives a rank and a finite scale, or it is refused.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import pathlib
@@ -34,7 +35,8 @@ LINES = [
 ]  # fmt: skip
 CONFIG = {
     "peft_type": "LORA", "r": 4, "lora_alpha": 8, "bias": "none", "use_rslora": False,
-    "target_modules": ["q_proj"], "rank_pattern": {}, "modules_to_save": None,
+    "target_modules": ["q_proj"], "rank_pattern": {"q_proj": 2},
+    "alpha_pattern": {"^model.layers.1.*": 3}, "modules_to_save": None, "init_lora_weights": True,
 }  # fmt: skip
 
 
@@ -55,7 +57,7 @@ def changed(value: object, rng: random.Random) -> bytes:
     value = json.loads(json.dumps(value))
     for _ in range(rng.randint(0, 2)):
         owner, key = rng.choice(places(value))
-        owner[key] = rng.choice(ODD)
+        owner[key] = copy.deepcopy(rng.choice(ODD))
     raw = bytearray(json.dumps(value).encode())
     for _ in range(rng.choice([0, 0, 1, 3])):
         raw[rng.randrange(len(raw))] = rng.randrange(256)
@@ -79,7 +81,7 @@ def config_said(path: pathlib.Path, seed: int) -> str | None:
     """A rank and a scale, or a FormatError."""
     path.write_bytes(changed(CONFIG, random.Random(seed)))
     try:
-        rank, scale = read_scale(path)
+        rank, scale = read_scale(path).of("model.layers.0.self_attn.q_proj")
     except FormatError:
         return None
     return None if rank > 0 and math.isfinite(scale) else f"{rank} and {scale}"
@@ -95,3 +97,55 @@ def test_configurations(
 ) -> None:
     path = tmp_path / "adapter_config.json"
     check_all("adapters", draws(300, 50_000), lambda seed: config_said(path, seed), record_property)
+
+
+PATTERNS = [
+    "q_proj", "k_proj", "self_attn.q_proj", "model.layers.0.self_attn.q_proj", r"layers\.1\..*",
+    "^model.layers.1.self_attn.k_proj", "proj", "layers.0.self_attn",
+    r"layers.[0-9]+.self_attn.k_proj", ".*q_proj$",
+]  # fmt: skip
+
+
+def peft_said(folder: pathlib.Path, seed: int) -> str | None:
+    """Ranks and scales are those that PEFT gives its modules by the same configuration."""
+    torch, peft = pytest.importorskip("torch"), pytest.importorskip("peft")
+    rng = random.Random(seed)
+    layers = torch.nn.ModuleList()
+    for _ in range(2):
+        layer = torch.nn.Module()
+        layer.self_attn = torch.nn.Module()
+        layer.self_attn.q_proj, layer.self_attn.k_proj = (
+            torch.nn.Linear(8, 8),
+            torch.nn.Linear(8, 8),
+        )
+        layers.append(layer)
+    whole = torch.nn.Module()
+    whole.model = torch.nn.Module()
+    whole.model.layers = layers
+    config = peft.LoraConfig(
+        r=rng.randint(1, 8), lora_alpha=rng.choice([1, 4, 16, 0.5]), use_rslora=rng.random() < 0.5,
+        target_modules=["q_proj", "k_proj"],
+        init_lora_weights=rng.choice([True, False, "gaussian", "mica"]),
+        rank_pattern={p: rng.randint(1, 8) for p in rng.sample(PATTERNS, rng.randint(0, 3))},
+        alpha_pattern={p: rng.randint(1, 32) for p in rng.sample(PATTERNS, rng.randint(0, 3))},
+    )  # fmt: skip
+    # PEFT sorts names as it writes them, and the first pattern that fits counts.
+    config.save_pretrained(folder)
+    config = peft.LoraConfig.from_pretrained(folder)
+    model = peft.LoraModel(whole, config, "default")
+    scales = read_scale(folder / "adapter_config.json")
+    for name, module in model.model.named_modules():
+        if name.endswith("_proj"):
+            wanted = module.r["default"], module.scaling["default"]
+            found = scales.of(name)
+            if found[0] != wanted[0] or not math.isclose(found[1], wanted[1], rel_tol=1e-12):
+                return f"{name}: {found}, and PEFT has {wanted}"
+    return None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scales_of_peft(
+    tmp_path: pathlib.Path, record_property: Callable[[str, str], None]
+) -> None:
+    pytest.importorskip("peft", reason="PEFT is absent: pip install 'aster-ml[peft]'")
+    check_all("scales", draws(20, 2000), lambda seed: peft_said(tmp_path, seed), record_property)

@@ -1,7 +1,8 @@
 """Random functions of Tensors written as ONNX: onnxruntime and OnnxRunner compute what they do.
 
-A case draws a chain of functions of one tensor, float or integer. The file has passed the checker,
-and both run it on other numbers than it was written with.
+A case draws a chain of functions of one tensor, float or integer, or one method with a `Shapes:`
+line on tensors of any dtype. The file has passed the checker, and both run it on other numbers than
+it was written with.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, dtypes
+from aster_ml.errors import ArgumentError, AsterError, UnsupportedError
 from aster_ml.nn.onnx import OnnxRunner, to_onnx
 from tests.fuzz.budget import check_all, draws
+from tests.fuzz.tensor_methods import MethodCall
 
 ort = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
 SIZES = (1, 2, 3, 4, 5, 7, 8)
@@ -128,6 +131,62 @@ def check(seed: int) -> str | None:
                 f"{wanted.reshape(-1)[:5]}"
             )
     return None
+
+
+# Vectors of these are as right with the other sign.
+EITHER_SIGN = {"svd", "eigh"}
+# Raised by Python, or what stands below, for a dtype that a method does not take.
+NOT_TAKEN = (AsterError, TypeError, ValueError)
+SESSION = ort.SessionOptions()
+SESSION.log_severity_level = 4
+
+
+def check_method(seed: int) -> str | None:
+    """What is wrong with the file of one method; None too where it is refused by name."""
+    call = MethodCall(seed)
+    given = {name: tensor.clone().realize() for name, tensor in call.tensors.items()}
+    try:
+        wanted = [value.numpy() for value in call(**given)]
+    except NOT_TAKEN:
+        return None
+    if not call.tensors:
+        return None
+    try:
+        model = to_onnx(call, call.tensors)
+    except UnsupportedError as error:
+        return None if "to_onnx: " in str(error) else f"{call}: {error}"
+    except ArgumentError as error:
+        return None if "no result depends on" in str(error) else f"{call}: {error}"
+    found = {"OnnxRunner": [v.numpy() for v in OnnxRunner(model)(dict(call.tensors)).values()]}
+    if dtypes.bfloat16 not in [tensor.dtype for tensor in call.tensors.values()]:
+        arrays = {name: tensor.numpy() for name, tensor in call.tensors.items()}
+        session = ort.InferenceSession(model.SerializeToString(), SESSION)
+        found["onnxruntime"] = session.run(None, arrays)
+    near = 2e-2 if call.dtype in ("float16", "bfloat16") else 1e-4
+    for name, values in found.items():
+        for value, right in zip(values, wanted, strict=True):
+            said = apart(np.asarray(value), right, near, call.case.name in EITHER_SIGN)
+            if said:
+                return f"{call}: {name} {said}"
+    return None
+
+
+def apart(found: Any, wanted: Any, near: float, either_sign: bool) -> str | None:
+    """How arrays differ by more than rounding; None where they do not."""
+    if found.shape != wanted.shape:
+        return f"gives {list(found.shape)}, wanted {list(wanted.shape)}"
+    if found.dtype != wanted.dtype:
+        return f"gives {found.dtype}, wanted {wanted.dtype}"
+    a, b = found.astype(np.float64), wanted.astype(np.float64)
+    a, b = (np.abs(a), np.abs(b)) if either_sign else (a, b)
+    scale = max(1.0, float(np.abs(b[np.isfinite(b)]).max(initial=0)))
+    if np.allclose(a, b, near, near * scale, equal_nan=True):
+        return None
+    return f"gives {found.reshape(-1)[:6]}, wanted {wanted.reshape(-1)[:6]}"
+
+
+def test_methods_of_every_dtype(record_property: Any) -> None:
+    check_all("methods written as ONNX", draws(40, 6000), check_method, record_property)
 
 
 def test_both_runtimes_compute_what_functions_do(record_property: Any) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import onnx
+from aster_ml import Context
 from aster_ml.apps.run import main
 from aster_ml.errors import ArgumentError, FormatError, ShapeError, UnsupportedError
 from aster_ml.nn.onnx import OnnxRunner
@@ -111,6 +113,98 @@ def test_data_outside_is_read(tmp_path: Path) -> None:
     runner = OnnxRunner(tmp_path / "m.onnx")
     for _ in range(4):
         assert runner({"x": np.ones(2, np.float32)})["y"].tolist() == [2, 3]
+
+
+def untyped() -> Any:
+    """A model whose output has no type."""
+    made = model([NEG])
+    made.graph.output[0].ClearField("type")
+    return made
+
+
+def changed(**fields: Any) -> Any:
+    """A model with other fields of its own."""
+    made = model([NEG])
+    for name, given in fields.items():
+        setattr(made, name, given)
+    return made
+
+
+def with_attribute(**fields: Any) -> Any:
+    """A model of a Softmax whose attribute axis has these fields."""
+    made = model([helper.make_node("Softmax", ["x"], ["y"], axis=0)])
+    attribute = made.graph.node[0].attribute[0]
+    for name, given in fields.items():
+        setattr(attribute, name, given)
+    return made
+
+
+def twice() -> Any:
+    """A model of a Softmax with two attributes axis."""
+    made = with_attribute()
+    made.graph.node[0].attribute.add().CopyFrom(made.graph.node[0].attribute[0])
+    return made
+
+
+def in_a_branch() -> Any:
+    """A model whose attribute of another type is in a branch."""
+    inner = helper.make_graph(
+        [helper.make_node("Softmax", ["x"], ["z"], axis=1.5)], "inner", [], [value("z", 2)]
+    )
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value_int=1),
+        helper.make_node("Cast", ["c"], ["b"], to=TensorProto.BOOL),
+        helper.make_node("If", ["b"], ["y"], then_branch=inner, else_branch=inner),
+    ]
+    return model(nodes)
+
+
+DOUBLE = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], double_data=[1.0, 2.0])
+BOTH = TensorProto(name="w", data_type=1, dims=[2], raw_data=bytes(8), float_data=[1.0, 2.0])
+NOTHING = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2])
+
+
+@pytest.mark.parametrize(
+    "bad, text",
+    [
+        (untyped(), "value 'y': it has no type"),
+        (changed(ir_version=0), "ir_version is 0"), (changed(ir_version=99), "ir_version is 99"),
+        (with_attribute(type=2, f=1.5), "axis is of type 2, and has f, i for i"),
+        (with_attribute(type=1), "axis is of type 1, and has i for f"),
+        (twice(), "its attribute axis is there twice"),
+        (in_a_branch(), "node '' .Softmax.: its attribute axis is of type 1, and INT"),
+        (model([ADD], (DOUBLE,)), "initializer 'w': .* are in float_data or raw_data; double_data"),
+        (model([ADD], (BOTH,)), "initializer 'w': .*; float_data, raw_data has some"),
+        (model([ADD], (NOTHING,)), "initializer 'w': .*; no field has some"),
+        (model([helper.make_node("Gelu", ["x"], ["y"])], opset=11), "has no such operator"),
+    ],
+)  # fmt: skip
+def test_what_the_checker_refuses_is_refused(bad: Any, text: str) -> None:
+    with pytest.raises(FormatError, match=text):
+        OnnxRunner(bad)
+    with pytest.raises(onnx.checker.ValidationError):
+        onnx.checker.check_model(bad)
+
+
+def test_loops_without_end_are_named() -> None:
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Add", ["s", "s"], ["t"])],
+        "body",
+        [value("i", kind=TensorProto.INT64), value("c", kind=TensorProto.BOOL), value("s", 2)],
+        [value("d", kind=TensorProto.BOOL), value("t", 2)],
+    )
+    count = helper.make_tensor("n", TensorProto.INT64, [], [1 << 52])
+    loop = helper.make_node("Loop", ["n", "", "x"], ["y"], body=body, name="forever")
+    runner = OnnxRunner(model([loop], (count,)), device="PYTHON")
+    with (
+        Context(LOOP_LIMIT=50),
+        pytest.raises(UnsupportedError, match=r"node 'forever' .*50 turns"),
+    ):
+        runner({"x": np.ones(2, np.float32)})
+    ten = helper.make_tensor("n", TensorProto.INT64, [], [10])
+    with Context(LOOP_LIMIT=10):
+        runner = OnnxRunner(model([loop], (ten,)), device="PYTHON")
+        assert runner({"x": np.ones(2, np.float32)})["y"].tolist() == [1024, 1024]
 
 
 def test_operators_that_are_absent_are_named_with_their_nodes() -> None:

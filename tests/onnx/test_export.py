@@ -89,3 +89,61 @@ def test_what_has_no_place_in_a_file_is_named() -> None:
         to_onnx(lambda x: x + Tensor.rand(2), Tensor.ones(2))
     with pytest.raises(ArgumentError, match="a Tensor is wanted"):
         to_onnx(lambda x: x.numpy(), Tensor.ones(2))
+
+
+@pytest.mark.parametrize("kind", ["bool", "int8", "uint16", "int32", "uint64", "float32"])
+def test_reductions_of_every_kind(kind: str) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
+    x = np.random.default_rng(0).integers(0, 3, (3, 4)).astype(kind)
+    function = {
+        name: lambda x, name=name: getattr(x, name)(1)
+        for name in ("any", "all", "max", "min", "sum", "prod", "argmax")
+    }
+
+    def compute(x: Tensor) -> dict[str, Tensor]:
+        return {name: one(x) for name, one in function.items()}
+
+    model = to_onnx(compute, Tensor(x))
+    found = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    ours = OnnxRunner(model)({"x": x})
+    for value, (name, wanted) in zip(found, compute(Tensor(x)).items()):
+        assert value.dtype == wanted.numpy().dtype, name
+        assert value.tolist() == wanted.tolist() == ours[name].tolist(), name
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int32", "uint32", "int64"])
+def test_bits_that_move(kind: str) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
+    info = np.iinfo(kind)
+    x = np.array([info.min, info.max, 0, 1, 5, info.max // 3], kind)
+    by = np.array([0, 1, 3, 8 * x.itemsize - 1, 2, 8 * x.itemsize], kind)
+
+    def compute(x: Tensor, by: Tensor) -> list[Tensor]:
+        return [x << by, x >> by]
+
+    model = to_onnx(compute, [Tensor(x), Tensor(by)])
+    found = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x, "by": by})
+    for value, wanted in zip(found, compute(Tensor(x), Tensor(by))):
+        assert value.tolist() == wanted.tolist()
+
+
+def written(x: Tensor) -> Tensor:
+    """Values written to parts of memory, one after the other."""
+    c = x.clone()
+    c[1:] = 0.0
+    c[:, ::-2] += x[:, :2]
+    c[0] = c[2] * 2
+    return c
+
+
+def test_writes_to_memory() -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    model = to_onnx(written, Tensor(x))
+    found = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+    np.testing.assert_allclose(found, written(Tensor(x)).numpy(), 1e-6)
+    np.testing.assert_allclose(OnnxRunner(model)({"x": x})["output0"].numpy(), found, 1e-6)
+    with pytest.raises(UnsupportedError, match="memory that no value was written to"):
+        to_onnx(lambda x: x + Tensor.empty(3), Tensor.ones(3))
+    with pytest.raises(UnsupportedError, match="fp8e4m3 is no element type of opset 18"):
+        to_onnx(lambda x: x.cast("fp8e4m3").float(), Tensor.ones(3))

@@ -12,7 +12,7 @@ from aster_ml import Tensor
 from aster_ml.errors import FormatError, ShapeError, UnsupportedError
 from aster_ml.nn.onnx import OnnxRunner
 from onnx import TensorProto, helper
-from tests.onnx.ml_models import ML, model_of
+from tests.onnx.ml_models import ML, model_of, with_types
 
 
 def estimators() -> dict[str, Callable[[], Any]]:
@@ -67,7 +67,7 @@ def map_model(node: Any, key: int, value: int) -> Any:
     )
     graph = helper.make_graph([node], "g", [given], [helper.make_empty_tensor_value_info("y")])
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid(ML, 3)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    return with_types(helper.make_model(graph, opset_imports=opsets, ir_version=9))
 
 
 def test_maps() -> None:

@@ -48,9 +48,21 @@ def named_sizes(texts: Sequence[str], prog: str = "aster run") -> dict[str, int]
     return found
 
 
+def axis_names(spec: Spec) -> dict[int, str]:
+    """What `--size` calls the axes of an input that have no size: x.1 is one without a name."""
+    sizes = enumerate(spec.shape or ())
+    return {i: size or f"{spec.name}.{i}" for i, size in sizes if not isinstance(size, int)}
+
+
 def random_input(spec: Spec, sizes: dict[str, int]) -> np.ndarray[Any, Any]:
-    """Numbers for an input: floats of a normal distribution, small integers, bools."""
-    shape = [s if isinstance(s, int) else sizes.get(s or "", 1) for s in spec.shape or ()]
+    """Numbers for an input: floats of a normal distribution, small integers, bools.
+
+    Axes that are open have the sizes of their names, or 1.
+    """
+    names = axis_names(spec)
+    shape = [
+        s if isinstance(s, int) else sizes.get(names[i], 1) for i, s in enumerate(spec.shape or ())
+    ]
     draw = np.random.default_rng(0)
     kind = np.dtype(NUMPY[spec.element])
     if kind.kind in "iu":

@@ -22,6 +22,7 @@ from aster_ml.dtype import least_upper_dtype
 from aster_ml.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from aster_ml.mixin.complexes import COMPLEX_KINDS
 from aster_ml.mixin.interop import BINARY, UNARY, as_numpy
+from aster_ml.runtime import foreign
 
 NO_ORDER = "complex numbers have no order; compare .abs(), .real or .imag"
 
@@ -37,9 +38,9 @@ def parts_of(data: Any, device: Any = None) -> tuple[Tensor, Tensor | None]:
         return data.real, data.imag
     if isinstance(data, Tensor):
         return floating(data), None
+    # PyTorch conjugates and negates by marks, which arrays cannot carry.
+    data = foreign.resolved(data)
     data = data.detach() if getattr(data, "requires_grad", False) else data
-    # PyTorch conjugates by a mark, which arrays cannot carry.
-    data = data.resolve_conj() if hasattr(data, "resolve_conj") else data
     array = np.asarray(data)
     if array.dtype.kind not in "fciub":
         raise DTypeError(f"ComplexTensor: {array.dtype} is no dtype of numbers; complex is wanted")

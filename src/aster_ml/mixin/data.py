@@ -27,14 +27,16 @@ from aster_ml.dtype import (
 from aster_ml.engine import storage
 from aster_ml.errors import ArgumentError, DTypeError, NodeDTypeError, ShapeError
 from aster_ml.helpers import kind_of
-from aster_ml.mixin.handle import cast_node, device_constant, number_node
-from aster_ml.runtime import dlpack
+from aster_ml.mixin.handle import Handle, cast_node, device_constant, number_node
+from aster_ml.runtime import foreign
 from aster_ml.runtime.disk import map_file, plain_file_size
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 # As many axes as NumPy has.
 MAX_AXES = 64
+# By which arrays of other packages are known.
+PROTOCOLS = ("__dlpack__", "__array__", "__array_interface__")
 KIND_DTYPES = {"b": "bool", "i": "default_int", "u": "default_int", "f": "default_float"}
 
 
@@ -56,13 +58,11 @@ def node_of(data: Any, dtype: DType | None, device: str | tuple[str, ...]) -> UO
     if isinstance(data, UOp):
         return node_of_node(data, dtype, device)
     if isinstance(data, (bytes, bytearray, memoryview)):
-        return node_of_bytes(data, dtype or dtypes.uint8, device)
+        return node_of_bytes(data, dtype, device)
     if isinstance(data, pathlib.Path):
         return node_of_file(data, dtype or dtypes.uint8)
-    if hasattr(data, "__dlpack__"):
-        return array_node(array_of_others(data), dtype, device)
-    if hasattr(data, "__array__") or hasattr(data, "__array_interface__"):
-        return array_node(np.asarray(data), dtype, device)
+    if any([hasattr(data, name) for name in PROTOCOLS]):
+        return array_node(foreign.array_of(data), dtype, device)
     if isinstance(data, range):
         return copied_node(array_of_list(list(data), dtype), device)
     if isinstance(data, PythonArray):
@@ -71,18 +71,6 @@ def node_of(data: Any, dtype: DType | None, device: str | tuple[str, ...]) -> UO
         f"Tensor: {kind_of(data)} ({str(data)[:40]}) is no data; a number, list, tuple, "
         "NumPy array, bytes, memoryview, pathlib.Path or node is wanted"
     )
-
-
-def array_of_others(data: Any) -> np.ndarray[Any, Any]:
-    """The numbers of an array of another package, of any dtype, wanting a gradient or not."""
-    plain = data.detach() if getattr(data, "requires_grad", False) else data
-    try:
-        return dlpack.array_from(plain)
-    except BufferError:
-        # Packages have arrays that no capsule describes, and numbers for NumPy all the same.
-        if not hasattr(plain, "__array__"):
-            raise
-        return np.asarray(plain)
 
 
 def node_of_node(uop: UOp, dtype: DType | None, device: str | tuple[str, ...]) -> UOp:
@@ -98,11 +86,14 @@ def node_of_node(uop: UOp, dtype: DType | None, device: str | tuple[str, ...]) -
     return uop
 
 
-def node_of_bytes(data: Any, dtype: DType, device: str | tuple[str, ...]) -> UOp:
-    """Raw bytes read as elements of `dtype`."""
+def node_of_bytes(data: Any, dtype: DType | None, device: str | tuple[str, ...]) -> UOp:
+    """Raw bytes read as elements of `dtype`, or as uint8; other memory as the numbers in it."""
     view = memoryview(data)
-    if isinstance(data, memoryview) and view.format not in ("B", "b", "c"):
-        return array_node(np.asarray(view), None, device)
+    if isinstance(data, memoryview):
+        if view.format not in ("B", "c") or view.ndim != 1:
+            return array_node(np.asarray(view), dtype, device)
+        view = view if view.c_contiguous else memoryview(view.tobytes())
+    dtype = dtype or dtypes.uint8
     if view.nbytes % dtype.itemsize:
         raise ShapeError(
             f"Tensor: {view.nbytes} bytes are no whole number of {dtype.name} "
@@ -146,7 +137,7 @@ def array_node(
     """A copy of a NumPy array."""
     own = from_numpy_dtype(array.dtype)
     if array.__class__ is not np.ndarray and isinstance(array, np.ma.MaskedArray):
-        array = unmasked(array)
+        array = foreign.unmasked(array)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.shape == ():
@@ -155,21 +146,6 @@ def array_node(
     if dtype is None or dtype is own:
         return copied_node(array, device)
     return copied_node(converted(array, dtype), device)
-
-
-def unmasked(array: Any) -> np.ndarray[Any, Any]:
-    """A masked array whose elements are all there, as an array.
-
-    Raises: ArgumentError where some are masked: a tensor has a number everywhere.
-    """
-    if np.ma.is_masked(array):
-        missing = int(np.ma.getmaskarray(array).sum())
-        raise ArgumentError(
-            f"Tensor: {missing} of {array.size} elements of the NumPy array are masked, and a "
-            "tensor has none that are missing; array.filled(value) puts a value there"
-        )
-    plain: np.ndarray[Any, Any] = np.asarray(array.data)
-    return plain
 
 
 def wrapped_node(array: np.ndarray[Any, Any], device: str | tuple[str, ...]) -> UOp:
@@ -227,7 +203,7 @@ def array_of_list(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     Raises: ShapeError for a ragged list, DTypeError for what is no number, saying where it is.
     """
     array: Any = None
-    check_unmasked(data)
+    data = resolved_list(data)
     with contextlib.suppress(ValueError, OverflowError):
         array = np.array(data)
     if (array is None or array.dtype.kind in "SO") and holds_bytes(data):
@@ -238,55 +214,28 @@ def array_of_list(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
         explain_list(data)
         raise
     kind = array.dtype.kind
-    large = rounded_ints(array, data)
-    if large is not None or (kind not in "biuf" and array.dtype not in NUMPY_FLOATS):
+    if kind not in "biuf" and array.dtype not in NUMPY_FLOATS:
         explain_list(data)
         array = np.array(data, dtype=object)
-        if dtype is None and large is not None and min(large) >= 0:
-            dtype = dtypes.uint64
         if dtype is None:
             raise DTypeError(
                 "Tensor: the list holds a number that fits no int dtype; uint64 goes "
                 "up to 2**64 - 1"
             )
-        array = array_of_large(array, dtype)
+        bits = (1 << 64) - 1
+        wrapped = [int(v) & bits for v in array.reshape(-1)]
+        array = np.array(wrapped, dtype=np.uint64).reshape(array.shape)
     if dtype is None:
         dtype = list_dtype(array)
     return converted(array, dtype)
 
 
-def array_of_large(array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
-    """Python's numbers, of which some fit no int, as those that `converted` takes: ints wrap.
+def resolved_list(data: Any) -> Any:
+    """A nested list with arrays of other packages as those of NumPy, or itself without any.
 
-    Raises: DTypeError for a number that is past the largest float.
+    Raises: ArgumentError where a masked array with masked elements is in it.
     """
-    if dtype.kind == "bool":
-        return np.asarray(array != 0)
-    if dtype.kind == "float":
-        try:
-            return array.astype(np.float64)
-        except OverflowError:
-            raise DTypeError(
-                f"Tensor: the list holds an int that is past the largest number of {dtype.name}"
-            ) from None
-    bits = (1 << 64) - 1
-    wrapped = [int(v) & bits for v in array.reshape(-1)]
-    return np.array(wrapped, dtype=np.uint64).reshape(array.shape)
-
-
-def rounded_ints(array: np.ndarray[Any, Any], data: Any) -> list[int] | None:
-    """The numbers of a list of ints of which NumPy has made floats, as it does where some are below
-    and some above the largest int64; None for any other list.
-    """
-    if array.dtype != np.float64 or not (np.abs(array) >= float(1 << 63)).any():
-        return None
-    found = np.array(data, dtype=object).reshape(-1).tolist()
-    return found if all([isinstance(v, (int, np.integer)) for v in found]) else None
-
-
-def check_unmasked(data: Any) -> None:
-    """Raises ArgumentError where a masked array with masked elements is in a nested list."""
-    pending, seen = [data], set()
+    pending, seen, found = [data], set(), False
     while pending:
         item = pending.pop()
         if id(item) in seen:
@@ -296,9 +245,30 @@ def check_unmasked(data: Any) -> None:
         if any([issubclass(kind, np.ma.MaskedArray) for kind in kinds]):
             for array in item:
                 if isinstance(array, np.ma.MaskedArray):
-                    unmasked(array)
+                    foreign.unmasked(array)
+        found = found or any(map(is_foreign, kinds))
         if not kinds.isdisjoint((list, tuple)):
             pending += [x for x in item if x.__class__ is list or x.__class__ is tuple]
+    return with_arrays(data, {}) if found else data
+
+
+def is_foreign(kind: type) -> bool:
+    """Whether objects of a type are arrays of another package than NumPy and this one."""
+    if issubclass(kind, (np.ndarray, np.generic, Handle)):
+        return False
+    return any([hasattr(kind, name) for name in PROTOCOLS])
+
+
+def with_arrays(data: Any, known: dict[int, Any]) -> Any:
+    """A nested list with arrays of other packages as those of NumPy; a list in itself stays so."""
+    if is_foreign(data.__class__):
+        return foreign.array_of(data)
+    if data.__class__ is not list and data.__class__ is not tuple:
+        return data
+    if id(data) not in known:
+        known[id(data)] = made = []
+        made += [with_arrays(item, known) for item in data]
+    return known[id(data)]
 
 
 def holds_bytes(data: Any) -> bool:

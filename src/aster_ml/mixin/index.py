@@ -26,6 +26,7 @@ from aster_ml.mixin.handle import Handle, number_everywhere
 from aster_ml.mixin.masks import mask_indices
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes, is_symbolic
 from aster_ml.mixin.sizes import size_between
+from aster_ml.runtime import foreign
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import MOVEMENT, Ops
@@ -170,6 +171,7 @@ def as_index(x: Handle, item: Any) -> Any:
             f"{show_shape(x.shape[:1])} would do"
         )
     if isinstance(item, (list, tuple, np.ndarray)):
+        item = foreign.resolved(item)
         try:
             array = np.asarray(item)
         except ValueError:

@@ -19,12 +19,13 @@ from aster_ml.dtype import NUMPY_TYPES, from_numpy_dtype
 from aster_ml.engine import storage
 from aster_ml.engine.launch import is_recording
 from aster_ml.engine.realize import settle
-from aster_ml.helpers import all_int
+from aster_ml.errors import AsterError
+from aster_ml.helpers import all_int, kind_of
 from aster_ml.mixin.data import copied_node, shaped_buffer
 from aster_ml.mixin.handle import described
 from aster_ml.mixin.shown import ShownMixin, array_through, numpy_dtype, without_marks
 from aster_ml.mixin.views import is_view
-from aster_ml.runtime import dlpack
+from aster_ml.runtime import dlpack, foreign
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -72,7 +73,18 @@ class InteropMixin(ShownMixin):
         Source: DLPack 1.0; Array API 2024.12, from_dlpack.
         """
         place = Device.canonicalize(device)
-        array = dlpack.array_from(x, copy)
+        plain = foreign.resolved(x)
+        if copy is False and plain is not x and type(plain) is type(x):
+            raise BufferError(
+                "from_dlpack: the array is marked (negated, conjugated, zeros), which only a copy "
+                "carries out; copy=None copies"
+            )
+        try:
+            array = dlpack.array_from(plain, copy)
+        except (BufferError, AsterError):
+            raise
+        except Exception as error:
+            raise BufferError(f"from_dlpack: {kind_of(x)} gives no capsule: {error}") from error
         node = lent_node(array, place) if isinstance(place, str) and not copy else None
         if node is None:
             if copy is False:

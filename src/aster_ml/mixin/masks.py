@@ -15,6 +15,7 @@ from aster_ml.engine.launch import is_recording
 from aster_ml.errors import IndexRangeError, JitError, ShapeError
 from aster_ml.mixin.handle import Handle
 from aster_ml.mixin.movement import broadcast_shapes
+from aster_ml.runtime import foreign
 from aster_ml.uop.infer import show_shape
 
 
@@ -54,7 +55,7 @@ def mask_in(x: Handle, indices: Any) -> Any:
     if isinstance(indices, Handle):
         return indices if indices.dtype is dtypes.bool and indices.ndim else None
     if isinstance(indices, (list, np.ndarray)):
-        array = np.asarray(indices)
+        array = np.asarray(foreign.resolved(indices))
         if array.dtype.kind == "b" and array.ndim:
             return x.__class__(array, device=x.device)  # type: ignore[call-arg]
     return None

@@ -52,6 +52,8 @@ MAX_DIMS = 8
 # Memory that a string takes besides its characters, a number in a list, and a tensor with all that
 # takes its blocks apart.
 STRING_NBYTES, NUMBER_NBYTES, QUANTISED_NBYTES = 64, 40, 1 << 16
+# So many arrays in arrays are read of a file; nobody writes them but for a few.
+MAX_NESTED = 1 << 16
 
 
 class HeaderReader:
@@ -59,6 +61,7 @@ class HeaderReader:
 
     def __init__(self, file: FileBytes) -> None:
         self.cursor = file.cursor("gguf")
+        self.nested = 0
 
     def number(self, code: str, what: str) -> Any:
         """The next number, packed as `struct` says."""
@@ -132,6 +135,11 @@ class HeaderReader:
             return self.strings(count, what), [NAMES[inner]]
         if inner != ARRAY:
             raise FormatError(f"{what} has the unknown type {inner}, 0 to 12 are defined", "gguf")
+        self.nested += count
+        if self.nested > MAX_NESTED:
+            raise FormatError(
+                f"{what} has {count} arrays in an array; a file has at most {MAX_NESTED}", "gguf"
+            )
         self.cursor.allowance.take(2 * STRING_NBYTES * count, "gguf")
         values, types = [], []
         for _ in range(count):

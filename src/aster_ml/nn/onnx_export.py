@@ -19,7 +19,11 @@ import numpy as np
 
 from aster_ml import Tensor, dtypes
 from aster_ml.dtype import DType
+from aster_ml.engine import storage
 from aster_ml.errors import ArgumentError, UnsupportedError
+from aster_ml.gradient import written_views
+from aster_ml.mixin.reduce import identity_of
+from aster_ml.nn.onnx_carriers import carrier
 from aster_ml.nn.onnx_ops.model import onnx_package
 from aster_ml.nn.onnx_ops.types import ASTER, INT64, number_of, numpy_type
 from aster_ml.nn.state import get_parameters
@@ -30,9 +34,7 @@ from aster_ml.uop.ops import Ops
 # The version of operators that is written: the first one that has all that is needed.
 OPSET, IR = 18, 10
 # Passed on as what they are of.
-SAME = (
-    Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.DETACH, Ops.COPY, Ops.AFTER, Ops.NAME,
-)  # fmt: skip
+SAME = (Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.DETACH, Ops.COPY, Ops.NAME)
 UNARY = {
     Ops.NEG: "Neg", Ops.SIN: "Sin", Ops.TANH: "Tanh", Ops.SQRT: "Sqrt",
     Ops.RECIPROCAL: "Reciprocal",
@@ -47,6 +49,18 @@ OF_BOOLS = {
     Ops.CMPEQ: "Equal",
 }  # fmt: skip
 REDUCTIONS = {Ops.ADD: "ReduceSum", Ops.MAX: "ReduceMax", Ops.MUL: "ReduceProd"}
+# Of booleans as the numbers 0 and 1: any of them is their greatest, all of them their product.
+OF_BOOL_AXES = {
+    Ops.ADD: "ReduceMax", Ops.OR: "ReduceMax", Ops.MAX: "ReduceMax", Ops.MUL: "ReduceProd",
+    Ops.AND: "ReduceProd",
+}  # fmt: skip
+MEETINGS = {Ops.ADD: "add", Ops.MAX: "max"}
+# Stands for memory that no value was written to yet, and for what is computed from it.
+UNWRITTEN = "<unwritten>"
+COMPARISONS = frozenset({"Less", "Equal"})
+# Operations on bfloat16 that are written without rounding.
+NARROW_AS_THEY_ARE = frozenset({Ops.BITCAST})
+UNSIGNED_OF = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -130,8 +144,10 @@ def element(dtype: DType) -> int:
     """The number of ONNX for a dtype; indices are int64. Raises: UnsupportedError."""
     if dtype is dtypes.index:
         return INT64
-    if dtype not in ASTER.values():
-        raise UnsupportedError(f"to_onnx: {dtype.name} is no element type of ONNX")
+    if dtype not in ASTER.values() or dtype in dtypes.fp8s:
+        raise UnsupportedError(
+            f"to_onnx: {dtype.name} is no element type of opset {OPSET} of ONNX; cast it to float16"
+        )
     return number_of(dtype)
 
 
@@ -156,6 +172,10 @@ class GraphWriter:
             for node in toposort(tensor.uop):
                 if node not in self.names:
                     self.names[node] = self.value(node)
+            if self.names[tensor.uop] == UNWRITTEN:
+                raise UnsupportedError(
+                    f"to_onnx: {name} depends on memory that no value was written to (Tensor.empty)"
+                )
             self.nodes.append(helper.make_node("Identity", [self.names[tensor.uop]], [name]))
             outputs.append(
                 helper.make_tensor_value_info(name, element(tensor.dtype), sizes(tensor.uop))
@@ -194,10 +214,26 @@ class GraphWriter:
 
     def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """A new node; the name of its output."""
+        if UNWRITTEN in inputs:
+            return UNWRITTEN
         self.count += 1
         name = f"{kind.lower()}_{self.count}"
         self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), [name], **attributes))
         return name
+
+    def typed(
+        self, kind: str, dtype: DType, *inputs: str, others: Sequence[str] = (), **attributes: Any
+    ) -> str:
+        """A node whose inputs, of one dtype, and result are carried by a type that it has.
+
+        `others` are inputs behind them that stay as they are.
+        """
+        wide = carrier(kind, dtype)
+        if wide is dtype:
+            return self.node(kind, *inputs, *others, **attributes)
+        carried = [self.node("Cast", name, to=element(wide)) for name in inputs]
+        found = self.node(kind, *carried, *others, **attributes)
+        return found if kind in COMPARISONS else self.node("Cast", found, to=element(dtype))
 
     def constant(self, values: Any, kind: Any = np.int64) -> str:
         """An initialiser; equal small ones are one."""
@@ -205,7 +241,8 @@ class GraphWriter:
         name = f"constant_{len(self.initializers)}"
         if array.size <= 16:
             text = "_".join(map(str, array.reshape(-1).tolist()))
-            name = f"c_{array.dtype}_{array.ndim}_{text}".replace("-", "m").replace(".", "p")
+            shape = "x".join(map(str, array.shape))
+            name = f"c_{array.dtype}_{shape}_{text}".replace("-", "m").replace(".", "p")
         if name not in self.initializers:
             self.initializers[name] = self.onnx.numpy_helper.from_array(array, name)
         return name
@@ -223,6 +260,10 @@ class GraphWriter:
         src = [self.names[s] for s in u.src]
         if op in SAME:
             return src[0]
+        if op is Ops.AFTER:
+            return self.written(u)
+        if op is Ops.SCATTER:
+            return self.met(u, src)
         if op is Ops.IOTA:
             return self.node("Range", self.constant(0), src[0], self.constant(1))
         if op in MOVEMENTS:
@@ -234,7 +275,7 @@ class GraphWriter:
         if op is Ops.CAST:
             return self.node("Cast", src[0], to=element(u.dtype))
         if op is Ops.WHERE:
-            return self.node("Where", *src)
+            return self.chosen(u.dtype, *src)
         return self.computed(u, src)
 
     def memory(self, u: UOp) -> str:
@@ -243,16 +284,28 @@ class GraphWriter:
         if name is not None:
             self.reached.add(name)
             return self.node("Reshape", name, self.constant([-1]))
+        if not storage.buffer_of(u).is_allocated():
+            return UNWRITTEN
         values = Tensor.from_uop(u)
         if u.dtype in (dtypes.bfloat16, *dtypes.fp8s):
             return self.node("Cast", self.constant(values.numpy(), np.float32), to=element(u.dtype))
         return self.constant(values.numpy(), numpy_type(u.dtype))
 
+    def chosen(self, dtype: DType, condition: str, one: str, other: str) -> str:
+        """The elements of `one` where the condition holds, else those of `other`."""
+        wide = carrier("Where", dtype)
+        if wide is not dtype:
+            one, other = (self.node("Cast", name, to=element(wide)) for name in (one, other))
+        found = self.node("Where", condition, one, other)
+        return found if wide is dtype else self.node("Cast", found, to=element(dtype))
+
     def computed(self, u: UOp, src: list[str]) -> str:
         """An operation element by element. Raises: UnsupportedError."""
         op, kind = u.op, u.src[0].dtype
+        if kind is dtypes.bfloat16 and op not in NARROW_AS_THEY_ARE:
+            return self.in_float32(u, src)
         if op in UNARY:
-            return self.node(UNARY[op], *src)
+            return self.typed(UNARY[op], kind, *src)
         if op is Ops.EXP2:
             return self.node("Pow", self.constant(2, numpy_type(kind)), src[0])
         if op is Ops.LOG2:
@@ -262,20 +315,20 @@ class GraphWriter:
             size = self.node("Floor", self.node("Abs", src[0]))
             return self.node("Mul", self.node("Sign", src[0]), size)
         if op is Ops.CMPNE:
-            return self.node("Not", self.node("Equal", *src))
+            return self.node("Not", self.typed("Equal", kind, *src))
         if op in (Ops.IDIV, Ops.MOD):
             return self.division(u, src)
         if kind is dtypes.bool and op in OF_BOOLS:
             return self.node(OF_BOOLS[op], *src)
         if kind is dtypes.bool and op is Ops.CMPLT:
             return self.node("And", self.node("Not", src[0]), src[1])
-        if op in (Ops.SHL, Ops.SHR) and dtypes.is_unsigned(kind):
-            way = "LEFT" if op is Ops.SHL else "RIGHT"
-            return self.node("BitShift", *src, direction=way)
+        if op in (Ops.SHL, Ops.SHR):
+            return self.shifted(u, src)
         if op in BINARY:
-            return self.node(BINARY[op], *src)
+            return self.typed(BINARY[op], kind, *src)
         if op is Ops.MULACC:
-            return self.node("Add", self.node("Mul", src[0], src[1]), src[2])
+            product = self.typed("Mul", kind, src[0], src[1])
+            return self.typed("Add", kind, product, src[2])
         if op is Ops.LDEXP:
             down = self.node("Floor", src[1]) if dtypes.is_float(u.src[1].dtype) else src[1]
             power = self.node("Cast", down, to=element(kind))
@@ -286,6 +339,39 @@ class GraphWriter:
                 "to_onnx: random numbers; draw them outside and give them as an input"
             )
         raise UnsupportedError(f"to_onnx: {op.name} of {kind.name} has no operator of ONNX")
+
+    def in_float32(self, u: UOp, src: list[str]) -> str:
+        """An operation on bfloat16, computed in float32 and rounded."""
+        wide = [UOp(Ops.CAST, dtypes.float32, (s,)) for s in u.src]
+        names = [self.node("Cast", name, to=element(dtypes.float32)) for name in src]
+        dtype = dtypes.bool if u.dtype is dtypes.bool else dtypes.float32
+        found = self.computed(UOp(u.op, dtype, tuple(wide), u.arg), names)
+        return found if u.dtype is dtypes.bool else self.node("Cast", found, to=element(u.dtype))
+
+    def shifted(self, u: UOp, src: list[str]) -> str:
+        """Bits moved: as unsigned numbers, of which as many zeros come in as are asked for."""
+        kind, bits = u.dtype, 8 * u.dtype.itemsize
+        plain = UNSIGNED_OF[kind.itemsize]
+        way = "LEFT" if u.op is Ops.SHL else "RIGHT"
+        x, by = (self.node("Cast", name, to=element(plain)) for name in src)
+        turned = None
+        if way == "RIGHT" and kind is not plain:
+            # A negative number moved is the inverse of its inverse moved.
+            negative = self.node("Less", src[0], self.constant(0, numpy_type(kind)))
+            ones = self.constant(2**bits - 1, numpy_type(plain))
+            turned = self.node("Where", negative, ones, self.constant(0, numpy_type(plain)))
+            if carrier("Where", plain) is not plain:
+                turned = self.chosen(plain, negative, ones, self.constant(0, numpy_type(plain)))
+            x = self.node("BitwiseXor", x, turned)
+        # How far bits move is defined below the width alone.
+        inside = self.node("Less", by, self.constant(bits, numpy_type(plain)))
+        zero = self.constant(0, numpy_type(plain))
+        near = self.chosen(plain, inside, by, zero)
+        found = self.node("BitShift", x, near, direction=way)
+        found = self.chosen(plain, inside, found, zero)
+        if turned is not None:
+            found = self.node("BitwiseXor", found, turned)
+        return found if kind is plain else self.node("Cast", found, to=element(kind))
 
     def division(self, u: UOp, src: list[str]) -> str:
         """Quotients and remainders: of indices rounded down, else towards zero."""
@@ -298,14 +384,18 @@ class GraphWriter:
 
     def picked(self, u: UOp, src: list[str]) -> str:
         """Elements by an index for each axis."""
-        last = self.constant([-1])
-        parts = []
-        for index, node in zip(src[1:], u.src[1:]):
-            whole = self.node("Expand", index, self.constant(sizes(u)))
+        places = self.places(u.src[1:], src[1:], sizes(u))
+        return self.node("GatherND", src[0], places)
+
+    def places(self, indices: Sequence[UOp], names: Sequence[str], shape: list[int]) -> str:
+        """Indices, one an axis, as rows of int64 for each element of `shape`."""
+        last, parts = self.constant([-1]), []
+        for node, index in zip(indices, names):
+            whole = self.node("Expand", index, self.constant(shape))
             if node.dtype is not dtypes.index:
                 whole = self.node("Cast", whole, to=INT64)
             parts.append(self.node("Unsqueeze", whole, last))
-        return self.node("GatherND", src[0], self.node("Concat", *parts, axis=-1))
+        return self.node("Concat", *parts, axis=-1)
 
     def reduction(self, u: UOp, source: str) -> str:
         """A reduction; that of a product is an Einsum."""
@@ -315,14 +405,60 @@ class GraphWriter:
             made = self.product(u, x)
             if made is not None:
                 return made
-        if x.dtype is dtypes.bool:
-            whole = self.node("Cast", source, to=number_of(dtypes.int32))
-            kind = "ReduceMax" if op in (Ops.ADD, Ops.MAX) else "ReduceProd"
-            folded = self.node(kind, whole, self.constant(axes), keepdims=1)
+        if x.dtype is dtypes.bool and op in OF_BOOL_AXES:
+            whole = self.node("Cast", source, to=element(dtypes.int32))
+            folded = self.node(OF_BOOL_AXES[op], whole, self.constant(axes), keepdims=1)
             return self.node("Cast", folded, to=element(dtypes.bool))
-        if op not in REDUCTIONS:
-            raise UnsupportedError(f"to_onnx: a reduction by {op.name}")
-        return self.node(REDUCTIONS[op], source, self.constant(axes), keepdims=1)
+        if op not in REDUCTIONS or x.dtype is dtypes.bool:
+            raise UnsupportedError(f"to_onnx: a reduction of {x.dtype.name} by {op.name}")
+        if op is Ops.MAX and x.dtype is dtypes.uint64:
+            # In the order of signed numbers once the highest bit is turned over.
+            high = self.constant(1 << 63, np.uint64)
+            turned = self.node("BitwiseXor", source, high)
+            found = self.typed("ReduceMax", x.dtype, turned, others=[self.constant(axes)])
+            return self.node("BitwiseXor", found, high)
+        return self.typed(REDUCTIONS[op], x.dtype, source, others=[self.constant(axes)], keepdims=1)
+
+    def met(self, u: UOp, src: list[str]) -> str:
+        """Elements that are added up, or whose greatest is taken, where indices say."""
+        op, dtype = u.arg.op, u.dtype
+        if op not in MEETINGS:
+            raise UnsupportedError(f"to_onnx: SCATTER by {op.name} has no operator of ONNX")
+        wide = carrier("ScatterND", dtype)
+        start = self.constant(identity_of(op, dtype), numpy_type(dtype))
+        values = src[0]
+        if wide is not dtype:
+            start, values = (self.node("Cast", n, to=element(wide)) for n in (start, values))
+        empty = self.node("Expand", start, self.constant(u.arg.shape))
+        places = self.places(u.src[1:], src[1:], sizes(u.src[0]))
+        found = self.node("ScatterND", empty, places, values, reduction=MEETINGS[op])
+        return found if wide is dtype else self.node("Cast", found, to=element(dtype))
+
+    def written(self, u: UOp) -> str:
+        """Memory after values were written to parts of it."""
+        name, place = self.names[u.src[0]], u.src[0]
+        count = int(np.prod(sizes(place), dtype=object))
+        for effect in u.src[1:]:
+            if effect.op is not Ops.STORE or len(effect.src) != 2:
+                raise UnsupportedError(f"to_onnx: {effect.op.name}, a kernel of its own")
+            numbers = np.arange(count).reshape(sizes(place))
+            for view in reversed(written_views(u, effect)):
+                if view.op not in MOVED_NUMBERS:
+                    raise UnsupportedError(f"to_onnx: a write through {view.op.name}")
+                numbers = MOVED_NUMBERS[view.op](numbers, view)
+            values = self.names[effect.src[1]]
+            values = self.node("Expand", values, self.constant(numbers.shape))
+            if numbers.size == count and (numbers.reshape(-1) == np.arange(count)).all():
+                name = self.node("Reshape", values, self.constant(sizes(place)), allowzero=1)
+                continue
+            parts = [
+                self.constant(numbers.reshape(-1)),
+                self.node("Reshape", values, self.constant([-1])),
+            ]
+            flat = self.node("Reshape", name, self.constant([-1]))
+            found = self.node("ScatterElements", flat, *parts)
+            name = self.node("Reshape", found, self.constant(sizes(place)), allowzero=1)
+        return name
 
     def product(self, u: UOp, x: UOp) -> str | None:
         """A sum of products as an Einsum; None where both factors have all axes."""
@@ -356,7 +492,7 @@ class GraphWriter:
 
     def expanded(self, u: UOp, source: str) -> str:
         """Axes of size 1 repeated."""
-        return self.node("Expand", source, self.constant(sizes(u)))
+        return self.typed("Expand", u.dtype, source, others=[self.constant(sizes(u))])
 
     def permuted(self, u: UOp, source: str) -> str:
         """Axes in another order."""
@@ -365,7 +501,7 @@ class GraphWriter:
     def padded(self, u: UOp, source: str) -> str:
         """Zeros around."""
         pads = [int(before) for before, _ in u.arg] + [int(after) for _, after in u.arg]
-        return self.node("Pad", source, self.constant(pads))
+        return self.typed("Pad", u.dtype, source, others=[self.constant(pads)])
 
     def shrunk(self, u: UOp, source: str) -> str:
         """A part."""
@@ -380,6 +516,13 @@ class GraphWriter:
         return self.node("Slice", source, *map(self.constant, (starts, ends, axes, steps)))
 
 
+# Of arrays of numbers, what a view of memory shows of them.
+MOVED_NUMBERS: dict[Ops, Callable[[Any, UOp], Any]] = {
+    Ops.RESHAPE: lambda x, u: x.reshape(sizes(u)),
+    Ops.PERMUTE: lambda x, u: x.transpose(u.arg),
+    Ops.SHRINK: lambda x, u: x[tuple([slice(int(a), int(b)) for a, b in u.arg])],
+    Ops.FLIP: lambda x, u: np.flip(x, u.arg),
+}
 MOVEMENTS: dict[Ops, Callable[[GraphWriter, UOp, str], str]] = {
     Ops.RESHAPE: GraphWriter.reshaped,
     Ops.EXPAND: GraphWriter.expanded,

@@ -140,7 +140,10 @@ def read_header(t: Tensor) -> tuple[int, dict[str, Any]]:
             parse_int=short_int,
             parse_constant=no_number,
         )
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        if b"\\u" in raw:
+            # Halves of a character stand for none.
+            json.dumps(header, ensure_ascii=False).encode("utf-8")
+    except (UnicodeError, json.JSONDecodeError, RecursionError) as error:
         raise FormatError(
             f"the header of {length} bytes is not JSON ({error}); it begins with {raw[:20]!r}",
             "safetensors",
@@ -192,8 +195,20 @@ def check_entry(name: str, entry: Any, data_nbytes: int) -> tuple[Any, tuple[int
     dtype = NAMES.get(entry["dtype"], entry["dtype"])
     count = count_elements(shape, where)
     bits = OTHERS.get(dtype) if isinstance(dtype, str) else 8 * dtype.itemsize
-    wanted = None if bits is None else -(-count * bits // 8)
-    if wanted is not None and end - begin != wanted:
+    if bits is None:
+        raise FormatError(
+            f"dtype {show_value(dtype)} is none of the format's; there are "
+            f"{', '.join((*NAMES, *OTHERS))}",
+            where,
+        )
+    if count * bits % 8:
+        raise FormatError(
+            f"shape {show_value(shape)} of {dtype} takes {count * bits} bits, no whole number of "
+            "bytes",
+            where,
+        )
+    wanted = count * bits // 8
+    if end - begin != wanted:
         raise FormatError(
             f"data_offsets [{begin}, {end}] span {end - begin} bytes, shape {show_value(shape)} of "
             f"{entry['dtype']} takes {wanted}",

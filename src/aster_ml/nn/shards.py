@@ -19,6 +19,8 @@ INDEX_SUFFIX = ".index.json"
 INDEX = "model.safetensors.index.json"
 MAX_INDEX_NBYTES = 100_000_000
 WHERE = "safetensors index"
+# Longer names no file system has.
+MAX_NAME_NBYTES = 255
 
 
 def is_of_several_files(fn: Any) -> bool:
@@ -74,7 +76,7 @@ def read_index(path: pathlib.Path) -> list[tuple[pathlib.Path, list[str] | None]
                 WHERE,
             )
         files.setdefault(file, []).append(name)
-    lacking = [file for file in files if not (path.parent / file).is_file()]
+    lacking = [file for file in files if not os.path.isfile(path.parent / file)]
     if lacking:
         raise FileMissingError(
             f"{str(path)!r} names {', '.join(lacking[:10])}, which are not beside it"
@@ -85,5 +87,10 @@ def read_index(path: pathlib.Path) -> list[tuple[pathlib.Path, list[str] | None]
 def is_plain_name(file: Any) -> bool:
     """Whether a value is the name of a file and no way to another folder."""
     if not isinstance(file, str) or file in ("", ".", "..") or "\0" in file:
+        return False
+    try:
+        if len(os.fsencode(file)) > MAX_NAME_NBYTES:
+            return False
+    except UnicodeEncodeError:
         return False
     return pathlib.PurePosixPath(file).name == pathlib.PureWindowsPath(file).name == file

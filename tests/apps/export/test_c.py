@@ -16,9 +16,10 @@ import safetensors.numpy
 
 from aster_ml import Tensor, TinyJit, Variable, dtypes, nn
 from aster_ml.apps.export.__main__ import main
+from aster_ml.apps.export.source import source_of
 from aster_ml.apps.export.trace import joined
 from aster_ml.apps.export.write import export
-from aster_ml.errors import AsterError, JitError
+from aster_ml.errors import ArgumentError, AsterError, JitError
 from aster_ml.nn.onnx import to_onnx
 from tests.apps.export.compiled import Library
 
@@ -187,6 +188,25 @@ def test_a_model_of_onnx(tmp_path: Path) -> None:
     wanted = net(Tensor(x)).numpy()
     found = Library(tmp_path / "out", "other")([x], [wanted])
     np.testing.assert_allclose(found[0], wanted, atol=1e-6)
+
+
+def test_sizes_that_are_not_given_are_named(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="the package onnx is absent")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    nodes = [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3])]
+    given = helper.make_tensor_value_info("x", kind, ["batch", 1, "height", None])
+    given.type.tensor_type.shape.dim[3].Clear()
+    made = helper.make_tensor_value_info("y", kind, [None] * 4)
+    graph = helper.make_graph(nodes, "g", [given], [made])
+    opset = [helper.make_opsetid("", 18)]
+    path = tmp_path / "pool.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    with pytest.raises(ArgumentError, match=r"batch, height, x.3 have 1 .*--size batch=N"):
+        source_of(str(path), {})
+    with pytest.raises(ArgumentError, match=r"no axis 'hight' without a size; there are ba"):
+        source_of(str(path), {"hight": 8})
+    found = source_of(str(path), {"height": 8, "x.3": 5})
+    assert [tensor.shape for tensor in found.inputs.values()] == [(1, 1, 8, 5)]
 
 
 @pytest.mark.cc

@@ -150,11 +150,63 @@ def published(tensors: dict[str, Tensor], config: Config, torch: Any) -> dict[st
     return result
 
 
+@pytest.mark.parametrize("start", [True, False, "gaussian", "eva", "orthogonal", "mica"])
+def test_beginnings_that_leave_the_weights_alone_are_read(
+    start: Any, llama: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    save_adapters(tmp_path, config_of(llama), draw(llama, "blk.0.attn_q"), "x.gguf")
+    values = json.loads((tmp_path / CONFIG).read_text())
+    (tmp_path / CONFIG).write_text(json.dumps({**values, "init_lora_weights": start}))
+    assert len(load_adapters(tmp_path, config_of(llama))) == 1
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_ranks_and_scales_by_pattern(
+    stable: bool, llama: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    drawn = draw(llama, "blk.")
+    ranks = {name: 3 if "attn_q" in name else 2 for name in drawn}
+    adapters = {
+        name: Adapter(a.down[: ranks[name]], a.up[:, : ranks[name]], 5.0 if ".1." in name else 2.0)
+        for name, a in drawn.items()
+    }
+    save_adapters(tmp_path, config_of(llama), adapters, "x.gguf")
+    back = load_adapters(tmp_path, config_of(llama))
+    assert {name: a.down.shape[0] for name, a in back.items()} == ranks
+    assert {name: a.scale for name, a in back.items()} == {n: a.scale for n, a in adapters.items()}
+    values = json.loads((tmp_path / CONFIG).read_text())
+    patterns = {r"^model\.layers\.1\..*": 12, "layers.0.self_attn.q_proj": 9}
+    changed = {**values, "lora_alpha": 4, "alpha_pattern": patterns, "use_rslora": stable}
+    (tmp_path / CONFIG).write_text(json.dumps(changed))
+    for name, adapter in load_adapters(tmp_path, config_of(llama)).items():
+        alpha = 12 if ".1." in name else 9 if name == "blk.0.attn_q.weight" else 4
+        rank = ranks[name]
+        assert adapter.scale == pytest.approx(alpha / (rank**0.5 if stable else rank))
+
+
 @pytest.mark.parametrize("change, want", [
     ({"peft_type": "LOHA"}, "peft_type is 'LOHA'; LORA"),
     ({"bias": "all"}, "bias is 'all'"),
     ({"use_dora": True}, "use_dora is True"),
-    ({"rank_pattern": {"q_proj": 4}}, "rank_pattern is"),
+    ({"rank_pattern": {"q_proj": 4}}, "the rank is 4"),
+    ({"rank_pattern": {"q_proj": 0}}, "rank_pattern.q_proj is 0"),
+    ({"rank_pattern": ["q_proj"]}, "rank_pattern is"),
+    ({"alpha_pattern": {"(a+)+b": 4}}, "alpha_pattern is '\\(a"),
+    ({"use_rslora": "no"}, "use_rslora is 'no'"),
+    ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'.*PEFT's save_pretrained"),
+    ({"init_lora_weights": "pissa_niter_16"}, "init_lora_weights is 'pissa_niter_16'"),
+    ({"init_lora_weights": "olora"}, "init_lora_weights is 'olora'"),
+    ({"init_lora_weights": "corda"}, "init_lora_weights is 'corda'"),
+    ({"init_lora_weights": "loftq"}, "init_lora_weights is 'loftq'"),
+    ({"init_lora_weights": "lora_ga"}, "init_lora_weights is 'lora_ga'"),
+    ({"init_lora_weights": 1}, "init_lora_weights is 1"),
+    ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens is"),
+    ({"trainable_token_indices": [1]}, "trainable_token_indices is"),
+    ({"target_parameters": ["a"]}, "target_parameters is"),
+    ({"layer_replication": [[0, 1]]}, "layer_replication is"),
+    ({"megatron_config": {"a": 1}}, "megatron_config is"),
+    ({"fan_in_fan_out": True}, "fan_in_fan_out is True"),
+    ({"use_something": True}, "'use_something' is True, a field that is not known"),
     ({"r": 0}, "r is 0"),
     ({"r": 4}, "the rank is 4"),
     ({"lora_alpha": "much"}, "lora_alpha is 'much'"),

@@ -18,6 +18,7 @@ from aster_ml.nn.state import ggml_data_to_tensor, gguf_load
 
 F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 = 0, 1, 2, 3, 6, 7, 8
 Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, BF16, MXFP4 = 10, 11, 12, 13, 14, 30, 39
+EMPTY_ARRAY = struct.pack("<IQ", 4, 0)
 E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
 
 
@@ -376,6 +377,12 @@ def test_alignment_of_the_file_is_used() -> None:
         (gguf_file([("k", 13, b"")], []), r"'k' has the unknown type 13"),
         (gguf_file([("k", 9, struct.pack("<IQ", 8, 2**50))], []), r"'k' claims 1125899906842624"),
         (gguf_file([("general.alignment", 4, b"\0" * 4)], []), r"general.alignment is 0"),
+        (
+            gguf_file(
+                [("k", 9, struct.pack("<IQ", 9, 70_000) + struct.pack("<IQ", 4, 0) * 70_000)], []
+            ),
+            r"'k' has 70000 arrays in an array; a file has at most 65536",
+        ),
         (gguf_file([], [("w", (5,), 99, b"")]), r"tensor 'w': ggml type 99 is not known here"),
         (gguf_file([], [("w", (5,), Q8_0, b"")]), r"'w': shape \[5\] has 5 elements, Q8_0"),
         (gguf_file([], [("w", (5,), F32, b"\0" * 19)]), r"tensor 'w': .* needs bytes \d+ to \d+"),

@@ -240,3 +240,23 @@ def test_saving_over_what_is_no_file_is_refused(tmp_path: pathlib.Path) -> None:
         safe_save({"x": Tensor([1])}, tmp_path)
     with pytest.raises(FormatError, match="it is a device"):
         safe_save({"x": Tensor([1])}, "/dev/null")
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"dtype": "C128"}, "dtype 'C128' is none of the format's; there are BOOL"),
+        ({"dtype": "f32"}, "dtype 'f32' is none"),
+        ({"dtype": "F4", "shape": [3]}, "takes 12 bits, no whole number of bytes"),
+        ({"note": "\ud800"}, "is not JSON"),
+    ],
+)
+def test_what_the_package_refuses_is_refused(entry: dict[str, Any], message: str) -> None:
+    whole = {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **entry}}
+    header = json.dumps(whole).encode()
+    data = len(header).to_bytes(8, "little") + header + bytes(8)
+    with pytest.raises(FormatError, match=message):
+        safe_load(Tensor(data))
+    owner = pytest.importorskip("safetensors", reason="the package safetensors is absent")
+    with pytest.raises(owner.SafetensorError):
+        owner.deserialize(data)

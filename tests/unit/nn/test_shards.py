@@ -51,6 +51,8 @@ def test_an_index_says_which_tensors_are_wanted(tmp_path: pathlib.Path) -> None:
         ({**GOOD, "d": "a\\b"}, r"the name of a file in the same folder is wanted"),
         ({**GOOD, "d": ""}, r"the name of a file in the same folder is wanted"),
         ({**GOOD, "d": 7}, r"'d' is said to be in 7"),
+        ({**GOOD, "d": "a" * 300}, r"'d' is said to be in 'aaa"),
+        ({**GOOD, "d": "\ud800"}, r"the name of a file in the same folder is wanted"),
         ([], r"weight_map is missing, a map from tensors to files is wanted"),
     ],
 )

@@ -17,8 +17,14 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from aster_ml import Tensor, TinyJit
-from aster_ml.apps.run import random_input
-from aster_ml.errors import ArgumentError, FileMissingError, UnsupportedError
+from aster_ml.apps.run import axis_names, random_input
+from aster_ml.errors import (
+    ArgumentError,
+    AsterError,
+    FileMissingError,
+    InternalError,
+    UnsupportedError,
+)
 from aster_ml.nn.onnx_ops.types import NUMPY, STRING
 from aster_ml.nn.onnx_runner import OnnxRunner
 
@@ -96,22 +102,41 @@ def example_inputs(module: ModuleType, place: str, name: str) -> Any:
 
 
 def onnx_source(path: str, sizes: Mapping[str, int]) -> Source:
-    """A model from a file, for fixed sizes; those that have a name only are 1 or as given."""
+    """A model from a file, for fixed sizes; those that have a name only are 1 or as given.
+
+    Raises: ArgumentError for a size that the model has no axis for, and where it does not run with
+    1 for those that are not given, which are named.
+    """
     runner = OnnxRunner(path)
     inputs: dict[str, Any] = {}
+    known = {n: None for spec in runner.graph_inputs.values() for n in axis_names(spec).values()}
+    for name in sizes.keys() - known.keys():
+        raise ArgumentError(
+            f"export: {path} has no axis {name!r} without a size; "
+            f"{'there are ' + ', '.join(known) if known else 'all axes have one'}"
+        )
+    taken = [name for name in known if name not in sizes]
     for name, spec in runner.graph_inputs.items():
         if spec.element == STRING or spec.element not in NUMPY or spec.kind != "tensor":
             raise UnsupportedError(f"export: input {name} of {path} is {spec}; only tensors are")
         inputs[name] = random_input(spec, dict(sizes))
-    runner(inputs)
+    try:
+        runner(inputs)
+    except AsterError as error:
+        if not taken or isinstance(error, InternalError):
+            raise
+        raise ArgumentError(
+            f"export: {path} does not run where {', '.join(taken)} have 1 element each, as axes "
+            f"have whose size is not given; give them with --size {taken[0]}=N: {error}"
+        ) from error
     recorded = next(reversed(runner.recorded.values()), None)
     if recorded is None:
         raise UnsupportedError(
             f"export: {path} looks at numbers on the way or draws some, or has no input that is a "
             "tensor, so it is not the same program for all inputs"
         )
-    known = runner.given(inputs)
-    tensors = {name: value for name, value in known.items() if isinstance(value, Tensor)}
+    values = runner.given(inputs)
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
     step, outputs = recorded.jit.function, recorded.outputs
 
     def function(**given: Tensor) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from aster_ml.nn.onnx_ops import (
     ml,
     nets,
     quantise,
+    quantised_layers,
     random,
     recurrent,
     reduce,
@@ -26,6 +27,6 @@ from aster_ml.nn.onnx_ops import (
 )
 
 FAMILIES: tuple[ModuleType, ...] = (
-    control, host, image, math, ml, nets, quantise, random, recurrent, reduce, sequence, shape,
-    signal, svm, text, training, transformer, trees,
+    control, host, image, math, ml, nets, quantise, quantised_layers, random, recurrent, reduce,
+    sequence, shape, signal, svm, text, training, transformer, trees,
 )  # fmt: skip

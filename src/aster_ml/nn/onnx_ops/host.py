@@ -129,7 +129,7 @@ def pow_(x: Array, y: Array) -> Any:
     return np.power(x, y).astype(x.dtype)
 
 
-@on_host("Cast")
+@on_host("Cast", since=6)
 def cast(x: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
     """Another element type, of those that NumPy converts as ONNX says."""
     if is_variable(x):

@@ -49,7 +49,6 @@ ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "round_prefer_ceil": lambda x: np.floor(x + 0.5),
     "floor": np.floor,
     "ceil": np.ceil,
-    "simple": np.trunc,
 }
 
 
@@ -126,8 +125,8 @@ def resize(
         if (is_variable or new == size) and scale == 1 and part == (0.0, 1.0):
             continue
         if is_variable:
-            is_repeat = (mode, coordinates, nearest) == ("nearest", "asymmetric", "floor")
-            if not is_repeat or scale != int(scale):
+            is_repeat = (mode, coordinates) == ("nearest", "asymmetric")
+            if not is_repeat or nearest not in ("floor", "simple") or scale != int(scale):
                 raise ShapeError(f"an axis of variable size resized by {scale}, {mode}")
             y = y.repeat_interleave(int(scale), axis)
             continue
@@ -138,7 +137,9 @@ def resize(
             inside = (places >= 0) & (places <= size - 1)
             masks.append((axis, inside))
         if mode == "nearest":
-            index = np.clip(ROUNDINGS[nearest](places), 0, size - 1).astype(np.int32)
+            # Before version 11 an axis that becomes shorter is rounded up.
+            way = nearest if nearest != "simple" else "ceil" if scale < 1 else "floor"
+            index = np.clip(ROUNDINGS[way](places), 0, size - 1).astype(np.int32)
             y = y[(*(slice(None),) * axis, Tensor(index, device=x.device))]
         else:
             y = resampled(y, axis, *taps(places, size, scale, mode, a, antialias, outside))
@@ -218,13 +219,25 @@ def resize_operator(
 
 
 @op("Resize", "Upsample", host="scales")
-def upsample(x: Tensor, scales: Array, *, mode: str = "nearest") -> Tensor:
-    """x at other sizes, as before version 11."""
+def upsample(
+    x: Tensor,
+    scales: Array | None = None,
+    *,
+    mode: str = "nearest",
+    height_scale: float = 1.0,
+    width_scale: float = 1.0,
+) -> Tensor:
+    """x at other sizes, as before version 11.
+
+    Source: onnxruntime, which rounds up where an axis becomes shorter; the schema does not say.
+    """
+    if scales is None:
+        scales = np.array([*[1.0] * (x.ndim - 2), height_scale, width_scale])
     factors = [float(f) for f in np.asarray(scales).reshape(-1)]
     new = [scaled(size, f) for f, size in zip(factors, x.shape)]
     kind = "linear" if mode in ("linear", "bilinear") else mode
     return resize(
-        x, list(range(x.ndim)), factors, new, mode=kind, coordinates="asymmetric", nearest="floor"
+        x, list(range(x.ndim)), factors, new, mode=kind, coordinates="asymmetric", nearest="simple"
     )
 
 

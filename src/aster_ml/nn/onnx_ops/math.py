@@ -14,7 +14,14 @@ from aster_ml import Tensor, dtypes
 from aster_ml.dtype import DType
 from aster_ml.errors import UnsupportedError
 from aster_ml.nn.onnx_ops.registry import MICROSOFT, Array, Value, compute, op
-from aster_ml.nn.onnx_ops.types import ASTER, NUMBERS, NUMPY, element_type, numpy_type
+from aster_ml.nn.onnx_ops.types import (
+    ASTER,
+    DATA_TYPES,
+    NUMBERS,
+    NUMPY,
+    element_type,
+    numpy_type,
+)
 
 # Floats narrower than float32 are computed in it.
 NARROW = (dtypes.float16, dtypes.bfloat16, *dtypes.fp8s)
@@ -268,6 +275,15 @@ def prelu(x: Tensor, slope: Tensor) -> Tensor:
 
 
 @op("Cast", raw=True)
+def cast_by_name(x: Value, *, to: str, call: Any) -> Value:
+    """Another element type by its name, as before version 6."""
+    number = DATA_TYPES.get(to)
+    if number is None:
+        raise UnsupportedError(f"Cast of version {call.version} to {to!r}")
+    return cast(x, to=number, call=call)
+
+
+@op("Cast", raw=True, since=6)
 def cast(x: Value, *, to: int, saturate: int = 1, round_mode: str = "up", call: Any) -> Value:
     """Another element type. Narrow floats saturate unless told otherwise."""
     if to not in ASTER:
@@ -393,7 +409,10 @@ def dropout(
 ) -> Value:
     """x, and where it is kept; in training some of it is 0 and the rest is larger."""
     share = 0.5 if ratio is None else float(ratio.reshape(()))
-    if training_mode is None or not bool(training_mode.reshape(())) or share == 0:
+    # Before version 7 it is dropped unless it is said that this is a test.
+    training = training_mode is not None and bool(training_mode.reshape(()))
+    training = training or (call.version < 7 and not is_test)
+    if not training or share == 0:
         return x, Tensor.ones(x.shape, dtype=dtypes.bool, device=x.device)
     call.draws()
     kept = Tensor.rand(x.shape, device=x.device) >= share

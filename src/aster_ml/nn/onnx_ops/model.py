@@ -27,6 +27,13 @@ from aster_ml.nn.onnx_ops.registry import (
     Operator,
     lookup,
 )
+from aster_ml.nn.onnx_ops.strict import (
+    EARLIER,
+    wrong_attributes,
+    wrong_data,
+    wrong_head,
+    wrong_value,
+)
 from aster_ml.nn.onnx_ops.types import NUMPY, STRING
 
 # No axis and no tensor of a file may claim more than this.
@@ -144,6 +151,9 @@ class Initializer:
         check_sizes(shape, self.place, self.path)
         if self.proto.data_type not in NUMPY:
             self.refuse(f"element type {self.proto.data_type} is unknown")
+        wrong = wrong_data(self.proto)
+        if wrong is not None:
+            self.refuse(wrong)
         if self.proto.data_location == 1:
             external_place(self)
         elif self.proto.HasField("raw_data"):
@@ -336,6 +346,9 @@ class Reader:
         """The whole model."""
         if not self.proto.HasField("graph"):
             self.refuse("there is no graph in it; not an ONNX model, or a truncated one")
+        wrong = wrong_head(self.proto, onnx_package().IR_VERSION)
+        if wrong is not None:
+            self.refuse(wrong)
         self.opsets = self.versions(self.proto.opset_import)
         for key, function in self.declared.items():
             self.functions[key] = self.function(function)
@@ -376,6 +389,8 @@ class Reader:
         }
         names = [*proto.input, *proto.output]
         self.check_text([*names, proto.name, proto.domain], place)
+        if not proto.name:
+            self.refuse("a function without a name", place)
         if len(set(proto.input)) != len(proto.input) or "" in names:
             self.refuse("inputs without a name, or two of one name", place)
         graph = Graph(
@@ -415,6 +430,14 @@ class Reader:
         named = [*proto.input, *proto.output, *proto.initializer]
         named += [sparse.values for sparse in proto.sparse_initializer]
         self.check_text([proto.name, *[item.name for item in named]], where)
+        if not proto.name:
+            self.refuse("a graph without a name", where)
+        if not place:
+            # Values of inner graphs have types by what is around them.
+            for item in (*proto.input, *proto.output, *proto.value_info):
+                wrong = wrong_value(item)
+                if wrong is not None:
+                    self.refuse(wrong, f"value {item.name!r}")
         inputs = {item.name: self.spec(item) for item in proto.input}
         if "" in inputs or len(inputs) != len(proto.input):
             self.refuse("inputs without a name, or two of one name", where)
@@ -478,6 +501,9 @@ class Reader:
         attributes += [item.ref_attr_name for item in proto.attribute]
         names = [proto.domain, proto.op_type, proto.name, *proto.input, *proto.output]
         self.check_text([*names, *attributes], f"{place}: a node")
+        wrong = wrong_attributes(proto.attribute, self.schema_of(proto, versions))
+        if wrong is not None:
+            self.refuse(wrong, f"node {proto.name!r} ({proto.op_type})")
         domain = DOMAINS.get(proto.domain, proto.domain)
         node = Node(domain, proto.op_type, proto.name, list(proto.input), list(proto.output), {})
         node.proto, node.opset = proto, versions.get(domain, 1)
@@ -490,17 +516,28 @@ class Reader:
             self.refuse("two of its outputs have one name", node.place)
         return node
 
+    def schema_of(self, proto: Any, versions: dict[str, int]) -> Any:
+        """The schema of a node's operator in the version of its domain; None without one."""
+        defs, domain = onnx_package().defs, DOMAINS.get(proto.domain, proto.domain)
+        version = versions.get(domain, 1)
+        if (domain, proto.op_type) in self.declared or not defs.has(proto.op_type, domain):
+            return None
+        try:
+            return defs.get_schema(proto.op_type, version, domain)
+        except defs.SchemaError:
+            return None
+
     def resolve(self, node: Node, versions: dict[str, int]) -> None:
         """Looks up the function of a node, by the version of its operator, and its defaults."""
-        defs = onnx_package().defs
-        schema = None
         if node.domain not in versions and node.domain in (STANDARD, "ai.onnx.ml"):
             self.refuse(f"opset_import says no version of the domain {node.domain!r}", node.place)
-        if defs.has(node.kind, node.domain):
-            try:
-                schema = defs.get_schema(node.kind, node.opset, node.domain)
-            except defs.SchemaError:
-                schema = None
+        schema = self.schema_of(node.proto, versions)
+        if (
+            schema is None
+            and node.kind not in EARLIER
+            and onnx_package().defs.has(node.kind, node.domain)
+        ):
+            self.refuse(f"version {node.opset} of its domain has no such operator", node.place)
         node.version = node.opset if schema is None else schema.since_version
         node.operator = lookup(OPERATORS, node.domain, node.kind, node.version)
         node.host = lookup(HOST, node.domain, node.kind, node.version)

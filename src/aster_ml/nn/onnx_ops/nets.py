@@ -42,7 +42,7 @@ def gemm(
     return product + (c if beta == 1 else (c * beta).cast(a.dtype))
 
 
-@op("FusedMatMul", domain=MICROSOFT)
+@op("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
 def fused_matmul(
     a: Tensor,
     b: Tensor,

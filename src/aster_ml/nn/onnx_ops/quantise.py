@@ -225,10 +225,12 @@ def matmul_n_bits(
     bits: int = 4,
     block_size: int,
     accuracy_level: int = 0,
+    weight_prepacked: int = 0,
 ) -> Tensor:
     """A product with a matrix of 4- or 8-bit numbers in blocks along k, two of 4 bits in a byte."""
-    if bits not in (4, 8) or g_idx is not None:
-        raise UnsupportedError(f"MatMulNBits with {bits} bits{', g_idx' if g_idx else ''}")
+    if bits not in (4, 8) or g_idx is not None or weight_prepacked:
+        named = f"{bits} bits, g_idx {g_idx is not None}, weight_prepacked {weight_prepacked}"
+        raise UnsupportedError(f"MatMulNBits with {named}")
     blocks = -(-K // block_size)
     values = nibbles(b.reshape((N, blocks, -1)), bits).cast(scales.dtype)
     zero: Any = float(1 << (bits - 1))

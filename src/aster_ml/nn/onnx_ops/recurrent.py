@@ -10,6 +10,8 @@ from aster_ml.errors import UnsupportedError
 from aster_ml.nn.onnx_ops.registry import Value, op
 
 Activation = Callable[[Tensor], Tensor]
+# What a state or an input is multiplied with, by the number of the direction.
+Product = Callable[[Tensor, int], Tensor]
 Step = Callable[[Tensor, list[Tensor]], list[Tensor]]
 
 
@@ -54,11 +56,17 @@ class Layer:
         options: dict[str, Any],
         gates: int,
         defaults: list[str],
+        products: tuple[Product, Product] | None = None,
     ) -> None:
         self.direction, self.layout = options["direction"], options["layout"]
         self.clip, self.gates = options["clip"], gates
         self.x = x.transpose(0, 1) if self.layout else x
         self.w, self.r, self.b = weights
+        plain: tuple[Product, Product] = (
+            lambda x, number: x.matmul(self.w[number].transpose(0, 1)),
+            lambda x, number: x.matmul(self.r[number].transpose(0, 1)),
+        )
+        self.of_input, self.of_state = products or plain
         self.size = self.r.shape[-1]
         self.lengths = lengths
         self.directions = self.w.shape[0]
@@ -122,7 +130,7 @@ class Layer:
         length = self.x.shape[0]
         bias = self.biases(number)[0]
         # What comes from the inputs is one product for all steps.
-        given = self.x.matmul(self.w[number].transpose(0, 1)) + bias
+        given = self.of_input(self.x, number) + bias
         states = [state[number] for state in self.states]
         rows: list[Tensor] = []
         order = range(length - 1, -1, -1) if backwards else range(length)
@@ -261,11 +269,26 @@ def lstm(
     """Gates i, o, f, c = f c + i g(..), h = o h(c), with peepholes where `p` is there."""
     options = options_of(direction, layout, clip, activations, activation_alpha, activation_beta)
     states = [initial_h, initial_c]
-    layer = Layer(x, (w, r, b), sequence_lens, states, options, 4, ["Sigmoid", "Tanh", "Tanh"])
+    return lstm_layer(x, (w, r, b), sequence_lens, states, p, options, input_forget)
+
+
+def lstm_layer(
+    x: Tensor,
+    weights: tuple[Tensor, Tensor, Tensor | None],
+    lengths: Tensor | None,
+    starts: list[Tensor | None],
+    p: Tensor | None,
+    options: dict[str, Any],
+    input_forget: int,
+    products: tuple[Product, Product] | None = None,
+) -> Value:
+    """All outputs of an LSTM and its last states, by products of its own if they are given."""
+    defaults = ["Sigmoid", "Tanh", "Tanh"]
+    layer = Layer(x, weights, lengths, starts, options, 4, defaults, products)
     size = layer.size
 
     def make(number: int, functions: list[Activation]) -> Step:
-        back, bias = layer.r[number].transpose(0, 1), layer.biases(number)[1]
+        bias = layer.biases(number)[1]
         f, g, last = functions
         peeps = None
         if p is not None:
@@ -273,7 +296,7 @@ def lstm(
 
         def step(given: Tensor, states: list[Tensor]) -> list[Tensor]:
             h, c = states
-            gates = given + h.matmul(back) + bias
+            gates = given + layer.of_state(h, number) + bias
             i, o, forget, cell = (gates[:, n * size : (n + 1) * size] for n in range(4))
             if peeps is not None:
                 i, forget = i + peeps[0] * c, forget + peeps[2] * c

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aster_ml import Tensor, dtypes
+from aster_ml.errors import UnsupportedError
 from aster_ml.nn.onnx_ops.host import ints
 from aster_ml.nn.onnx_ops.math import wide
 from aster_ml.nn.onnx_ops.registry import MICROSOFT, Array, Value, op
@@ -102,9 +103,20 @@ def batch_normalization(
     training_mode: int = 0,
     spatial: int = 1,
     is_test: int = 0,
+    call: Any,
 ) -> Value:
-    """Each channel scaled to mean 0 and variance 1, by statistics given or (training) its own."""
+    """Each channel scaled to mean 0 and variance 1, by statistics given or (training) its own.
+
+    Raises: UnsupportedError for training before version 14, whose statistics are not defined.
+    """
+    if call.version < 14 and call.results > 1:
+        raise UnsupportedError(f"BatchNormalization of version {call.version} that trains")
+    if call.version < 7 and not is_test:
+        raise UnsupportedError(f"BatchNormalization of version {call.version} without is_test")
     y, sizes = wide(x), (1, -1, *(1,) * (x.ndim - 2))
+    if not spatial:
+        # Statistics of each element of a sample, as versions before 9 have them.
+        sizes = (1, *x.shape[1:])
     used_mean, used_var = mean, var
     if training_mode:
         axes = (0, *range(2, x.ndim))

@@ -47,6 +47,8 @@ class Operator:
     variadic: bool
     keywords: frozenset[str]
     needs_call: bool
+    # Parameters without a default that may be None, as inputs in the middle that are absent.
+    nullable: frozenset[str]
     is_host: bool = False
 
 
@@ -73,10 +75,12 @@ def describe(
     )
     variadic = [n for n, k in kinds.items() if k is inspect.Parameter.VAR_POSITIONAL]
     keywords = {n for n, k in kinds.items() if k is inspect.Parameter.KEYWORD_ONLY}
+    bare = [n for n in positional if parameters[n].default is inspect.Parameter.empty]
+    nullable = {n for n in bare if "None" in str(parameters[n].annotation)}
     return Operator(
         domain, name, since, function, frozenset(host.split()), raw, is_random,
         positional, bool(variadic), frozenset(keywords), "call" in keywords,
-        is_host,
+        frozenset(nullable), is_host,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from aster_ml import Tensor
+from aster_ml.config import LOOP_LIMIT
 from aster_ml.errors import (
     AsterError,
     DTypeError,
@@ -38,7 +39,7 @@ from aster_ml.nn.onnx_ops.registry import Array, Operator, Value
 from aster_ml.nn.onnx_ops.types import NUMBERS, is_ours, number_of, to_tensor
 
 # What an operator raises for values that it cannot take.
-MISTAKES = (AsterError, ArithmeticError, LookupError, TypeError, ValueError)
+MISTAKES = (AsterError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 NOT_OURS = (InternalError, JitError, OutOfMemoryError)
 # Arrays of at most so many elements are computed on the host; more had better be tensors.
 MOST_ON_HOST = 4096
@@ -70,6 +71,18 @@ class Call:
         """The numbers of a value."""
         return self.execution.read(value)
 
+    def turn(self) -> None:
+        """Counts one more turn of a loop.
+
+        Raises: UnsupportedError where a run has made more than LOOP_LIMIT.
+        """
+        self.execution.turns += 1
+        if LOOP_LIMIT and self.execution.turns > LOOP_LIMIT.value:
+            raise UnsupportedError(
+                f"its loops are not at their end after {LOOP_LIMIT.value} turns; "
+                f"LOOP_LIMIT={4 * LOOP_LIMIT.value} would allow more, 0 any number"
+            )
+
     def draws(self) -> None:
         """Notes that random numbers are drawn, so that the run is not recorded."""
         self.execution.drew = True
@@ -99,7 +112,7 @@ class Execution:
 
     def __init__(self, model: Model, device: str | None = None) -> None:
         self.model, self.device = model, device
-        self.reads = 0
+        self.reads = self.turns = 0
         self.drew = False
         # Arrays that are constant, by id, and the tensors made of them.
         self.held: dict[int, tuple[Array, Any]] = {}
@@ -126,6 +139,8 @@ class Execution:
 
     def run(self, graph: Graph, scope: Scope, given: Mapping[str, Any]) -> list[Value]:
         """The outputs of a graph whose inputs stand in `scope`."""
+        if graph is self.model.graph:
+            self.turns = 0
         for name, item in graph.initializers.items():
             scope.maps[0].setdefault(name, item)
         for node in graph.nodes:
@@ -136,7 +151,11 @@ class Execution:
         """A value by its name; "" is an absent one."""
         if not name:
             return None
-        value = scope[name]
+        try:
+            value = scope[name]
+        except KeyError:
+            # A graph in a node, or an operator, gives fewer outputs than are named.
+            raise FormatError(f"no node gave {name!r}", "", self.model.path) from None
         if isinstance(value, Initializer):
             value = value.array()
             self.held.setdefault(id(value), (value, None))
@@ -228,6 +247,8 @@ class Execution:
             keywords["call"] = Call(self, node, scope, given)
         convert = self.converted
         arguments = {n: convert(operator, n, v) for n, v in named.items() if v is not None}
+        for name in named.keys() & operator.nullable - arguments.keys():
+            arguments[name] = None
         if rest and operator.variadic:
             first = [arguments.get(n) for n in positional]
             more = [convert(operator, "", value) for value in rest]

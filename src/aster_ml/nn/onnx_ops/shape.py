@@ -11,7 +11,7 @@ import numpy as np
 from aster_ml import Tensor, dtypes
 from aster_ml.errors import ShapeError, UnsupportedError
 from aster_ml.nn.onnx_ops.host import ints
-from aster_ml.nn.onnx_ops.registry import Array, Value, op
+from aster_ml.nn.onnx_ops.registry import MICROSOFT, Array, Value, op
 from aster_ml.nn.onnx_ops.types import as_dtype, boxed, element_type, is_variable, sizes_array
 from aster_ml.uop.node import UOp
 
@@ -114,10 +114,17 @@ def broadcast(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(sizes)
 
 
-@op("Tile", host="repeats")
-def tile(x: Tensor, repeats: Array, tiles: Tensor | None = None) -> Tensor:
+@op("Tile", host="repeats", since=6)
+def tile(x: Tensor, repeats: Array) -> Tensor:
     """Repeated along each axis."""
     return x.repeat(tuple(ints(repeats)))
+
+
+@op("Tile", host="tiles axis")
+def tile_along(x: Tensor, tiles: Array, axis: Array) -> Tensor:
+    """Repeated along one axis, as before version 6."""
+    at = int(axis.reshape(-1)[0]) % x.ndim
+    return x.repeat(tuple([int(tiles.reshape(-1)[0]) if i == at else 1 for i in range(x.ndim)]))
 
 
 @op("Concat")
@@ -307,7 +314,7 @@ MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wra
 @op("Pad", host="pads axes")
 def pad(
     data: Tensor,
-    pads: Array,
+    pads: Array | None = None,
     constant_value: Tensor | None = None,
     axes: Array | None = None,
     *,
@@ -317,7 +324,8 @@ def pad(
 ) -> Tensor:
     """More elements around it, or fewer: all beginnings, then all ends."""
     along = list(range(data.ndim)) if axes is None else [a % data.ndim for a in ints(axes)]
-    amounts, pairs = ints(pads), [(0, 0)] * data.ndim
+    # Version 1 has the pads under another name.
+    amounts, pairs = ints(paddings if pads is None else pads), [(0, 0)] * data.ndim
     if len(amounts) != 2 * len(along):
         raise ShapeError(f"{len(amounts)} pads for {len(along)} axes")
     for i, axis in enumerate(along):
@@ -396,6 +404,7 @@ def reverse_sequence(
 
 
 @op("Trilu", host="k")
+@op("Trilu", host="k", domain=MICROSOFT)
 def trilu(x: Tensor, k: Array | None = None, *, upper: int = 1) -> Tensor:
     """The upper or lower triangle of each matrix, 0 elsewhere."""
     offset = 0 if k is None else int(k.reshape(()))
@@ -478,6 +487,14 @@ def arg_extreme(
 
 
 @op("Hardmax")
+def hardmax_of_rows(x: Tensor, *, axis: int = 1) -> Tensor:
+    """1 at the first of the greatest over all axes from `axis` on, as before version 13."""
+    at = axis % x.ndim
+    rows = x.reshape((math.prod(x.shape[:at]), math.prod(x.shape[at:])))
+    return hardmax(rows).reshape(x.shape)
+
+
+@op("Hardmax", since=13)
 def hardmax(x: Tensor, *, axis: int = -1) -> Tensor:
     """1 at the first of the greatest along an axis, else 0."""
     at = axis % x.ndim

@@ -193,6 +193,8 @@ def rotary_embedding_of_microsoft(
     scale: float = 1.0,
 ) -> Tensor:
     """As the standard operator; the width of a head is that of the caches without `num_heads`."""
+    if is_packed_batching or scale != 1.0:
+        raise UnsupportedError("RotaryEmbedding with is_packed_batching or a scale")
     places = position_ids
     length = x.shape[1] if x.ndim == 3 else x.shape[2]
     if places.ndim == 1 or places.numel() == 1:
@@ -248,16 +250,17 @@ def multi_head_attention(
     if past_key is not None and past_value is not None:
         past = past_key.shape[2]
         k, v = past_key.cat(k, dim=2), past_value.cat(v, dim=2)
-    kept = None
+    kept, more = None, None if attention_bias is None else wide(attention_bias)
     if key_padding_mask is not None:
         if key_padding_mask.ndim != 2:
             raise UnsupportedError("a key_padding_mask that is not [batch, keys]")
-        kept = key_padding_mask.ne(0).reshape((q.shape[0], 1, 1, -1))
+        # A row of which nothing is kept has the shares of its scores, all as far down.
+        shown = key_padding_mask.ne(0).reshape((q.shape[0], 1, 1, -1))
+        down = shown.where(0.0, mask_filter_value)
+        more = down if more is None else more + down
     if unidirectional:
         at = numbers(q, q.shape[2], 2, 4) + past
-        causal = numbers(q, k.shape[2], 3, 4) <= at
-        kept = causal if kept is None else kept & causal
-    more = None if attention_bias is None else wide(attention_bias)
+        kept = numbers(q, k.shape[2], 3, 4) <= at
     return attended(q, k, v, scale, kept, more), k, v
 
 
@@ -283,17 +286,36 @@ def attention_of_microsoft(
     if past is not None or do_rotary or past_present_share_buffer:
         raise UnsupportedError("Attention of com.microsoft with past or do_rotary")
     packed = x.matmul(weights) if bias is None else x.matmul(weights) + bias
+    return attention_of_packed(
+        packed, mask_index, attention_bias, num_heads=num_heads, scale=scale,
+        mask_filter_value=mask_filter_value, qkv_hidden_sizes=qkv_hidden_sizes,
+        unidirectional=unidirectional,
+    )  # fmt: skip
+
+
+def attention_of_packed(
+    packed: Tensor,
+    mask_index: Tensor | None,
+    attention_bias: Tensor | None,
+    *,
+    num_heads: int,
+    scale: float | None,
+    mask_filter_value: float,
+    unidirectional: int,
+    qkv_hidden_sizes: list[int] | None = None,
+) -> Value:
+    """Attention of queries, keys and values that stand side by side."""
     sizes = qkv_hidden_sizes or [packed.shape[-1] // 3] * 3
     q, k, v = packed.split(sizes, dim=-1)
     mask = None
     if mask_index is not None:
         mask = mask_index
         if mask.ndim == 1:
-            column = numbers(x, x.shape[1], 1, 2)
+            column = numbers(packed, packed.shape[1], 1, 2)
             mask = (column < mask.reshape((-1, 1))).cast(dtypes.int32)
     return multi_head_attention(
         q, k, v, None, mask, attention_bias, num_heads=num_heads, scale=scale,
-        unidirectional=unidirectional,
+        mask_filter_value=mask_filter_value, unidirectional=unidirectional,
     )[0]  # fmt: skip
 
 
@@ -319,12 +341,18 @@ def group_query_attention(
     rotary_interleaved: int = 0,
     scale: float | None = None,
     softcap: float = 0.0,
-    smooth_softmax: int = 0,
+    smooth_softmax: int = -1,
     qk_output: int = 0,
+    causal: int = 1,
+    k_quant_type: str = "NONE",
+    v_quant_type: str = "NONE",
+    sliding_window_cache: int = 0,
 ) -> Value:
     """Causal attention in groups of heads with a cache of keys and values of equal lengths."""
-    if softcap or smooth_softmax or head_sink is not None or qk_output:
+    if softcap or smooth_softmax > 0 or head_sink is not None or qk_output:
         raise UnsupportedError("softcap, smooth_softmax, head_sink or qk_output")
+    if not causal or sliding_window_cache or {k_quant_type, v_quant_type} != {"NONE"}:
+        raise UnsupportedError("a cache that is quantised or slides, or attention both ways")
     if key is None or value is None:
         size = query.shape[-1] // (num_heads + 2 * kv_num_heads)
         query, key, value = query.split(
@@ -383,5 +411,8 @@ def embed_layer_normalization(
     if gamma is None:
         raise ShapeError("gamma is missing")
     result = layer_normalization(total, gamma, beta, epsilon=epsilon)[0]
-    counted = None if mask is None else mask.cast(dtypes.int32).sum(-1).cast(dtypes.int32)
+    if mask is None:
+        counted = Tensor.zeros((input_ids.shape[0],), dtype=dtypes.int32, device=total.device)
+    else:
+        counted = mask.cast(dtypes.int32).sum(-1).cast(dtypes.int32)
     return result, counted, total

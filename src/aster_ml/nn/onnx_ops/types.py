@@ -34,6 +34,11 @@ ASTER: dict[int, DType] = {
     12: dtypes.uint32, 13: dtypes.uint64, 16: dtypes.bfloat16, 17: dtypes.fp8e4m3,
     19: dtypes.fp8e5m2,
 }  # fmt: skip
+# The names of TensorProto.DataType that attributes of version 1 have.
+DATA_TYPES = {
+    "FLOAT": 1, "UINT8": 2, "INT8": 3, "UINT16": 4, "INT16": 5, "INT32": 6, "INT64": 7,
+    "STRING": 8, "BOOL": 9, "FLOAT16": 10, "DOUBLE": 11, "UINT32": 12, "UINT64": 13,
+}  # fmt: skip
 NUMBERS = {np.dtype(kind): number for number, kind in NUMPY.items()}
 # Values of the left type are values of the right one.
 WIDER: dict[Any, Any] = {
