@@ -23,7 +23,7 @@ from aster_ml.errors import (
 )
 from aster_ml.helpers import kind_of
 from aster_ml.mixin.handle import Handle, number_everywhere
-from aster_ml.mixin.masks import mask_indices
+from aster_ml.mixin.masks import is_plain, mask_indices
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes, is_symbolic
 from aster_ml.mixin.sizes import size_between
 from aster_ml.uop.infer import show_shape
@@ -148,16 +148,6 @@ def parse_indices(x: Handle, indices: Any) -> Parsed:
             spans.append(entry if isinstance(entry, Span) else Span(entry, 1, 1))
         axis += 1
     return Parsed(entries, spans)
-
-
-def is_plain(indices: list[Any]) -> bool:
-    """Whether a list has nothing but numbers, or is a mask."""
-    deep = indices
-    while isinstance(deep, list) and deep and isinstance(deep[0], list):
-        deep = deep[0]
-    if deep and isinstance(deep[0], (bool, np.bool_)):
-        return True
-    return all([isinstance(i, (int, np.integer)) for i in indices])
 
 
 def as_index(x: Handle, item: Any) -> Any:
