@@ -242,21 +242,46 @@ def swapped(work: Any, k: int) -> tuple[Any, Any, Any]:
 
 
 def eliminated(a: Any) -> tuple[Any, Any]:
-    """An upper triangular matrix with the determinant of `a`, up to a sign, and the sign."""
+    """An upper triangular matrix with the determinant of `a`, up to a sign, and the sign.
+
+    The pivot of each step is the largest element that is left, so that zeros come last: what
+    divides by a pivot is multiplied by it in the determinant, and its gradient is that of cofactors
+    whatever the rank.
+    """
     n = a.shape[-1]
     work = a
     sign = a.full_of(a.shape[:-2], 1)
     lead = [None] * (a.ndim - 2)
+    places = a.arange(n, device=a.device)
     for k in range(n - 1):
-        work, chosen, turned = swapped(work, k)
-        sign = sign * turned
-        pivot = chosen.shrink([*lead, None, (k, k + 1)])
-        rows = work.arange(n, device=work.device).unsqueeze(-1)
+        size = work.detach().abs()
+        size = size.isnan().where(math.inf, size)
+        left = (places.unsqueeze(-1) >= k) & (places >= k)
+        at = left.where(size, -1.0).flatten(-2).argmax(-1, keepdim=True)
+        for axis, place in ((-2, at // n), (-1, at % n)):
+            work, turned = exchanged(work, k, places.eq(place), axis)
+            sign = sign * turned
+        pivot = work.shrink([*lead, (k, k + 1), (k, k + 1)])
+        row = work.shrink([*lead, (k, k + 1), None])
         column = work.shrink([*lead, None, (k, k + 1)])
-        factor = (rows > k).where(column / pivot.eq(0).where(1, pivot), 0)
-        work = (work - factor * chosen).contiguous()
+        factor = (places.unsqueeze(-1) > k).where(column / pivot.eq(0).where(1, pivot), 0)
+        work = (work - factor * row).contiguous()
         sign = sign.contiguous()
     return work, sign
+
+
+def exchanged(work: Any, k: int, place: Any, axis: int) -> tuple[Any, Any]:
+    """`work` with row (axis -2) or column k and the one at `place` exchanged, and their sign.
+
+    Shapes: work [*b, n, n], place bool [*b, n] -> [*b, n, n], [*b].
+    """
+    here = work.arange(work.shape[-1], device=work.device).eq(k)
+    # Places along the axis, and -1 where an exchange is one.
+    there, own = (x.unsqueeze(-1 if axis == -2 else -2) for x in (place, here))
+    chosen = there.where(work, 0).sum(axis, keepdim=True)
+    former = own.where(work, 0).sum(axis, keepdim=True)
+    work = own.where(chosen, there.where(former, work))
+    return work, (place & here).any(-1).where(work.ufix(1.0), -1.0)
 
 
 def inverse_of(a: Any) -> Any:
