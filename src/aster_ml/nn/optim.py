@@ -369,8 +369,8 @@ class LAMB(Optimizer):
         check_unit(type(self).__name__, b1=b1, b2=b2)
         check_not_negative(type(self).__name__, eps=eps, weight_decay=weight_decay)
         self.b1, self.b2, self.eps, self.wd, self.adam = b1, b2, eps, weight_decay, adam
-        # b1 and b2 to the power of the steps taken, for the correction of the averages' start: their
-        # differences to 1 keep few digits of a float32.
+        # b1 and b2 to the power of the steps taken, for the correction of the averages' start. In
+        # float32 their differences to 1 would have few digits.
         self.b1_t, self.b2_t = (
             Tensor.ones(
                 1, dtype=dtypes.float64, device=wide_place(self.device), requires_grad=False
