@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from aster_ml import Tensor
+from aster_ml import Context, Tensor, nn
+from aster_ml.errors import IndexRangeError
 from tests.fuzz.budget import check_all, draws
 
 Record = Callable[[str, str], None]
@@ -165,3 +166,82 @@ def index_line(seed: int) -> str | None:
 
 def test_indices(record_property: Record) -> None:
     check_all("indices in brackets", draws(100, 10000), index_line, record_property)
+
+
+# tensors of indices that are outside
+
+
+USES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "index": lambda x, i: x[i],
+    "index of the last axis": lambda x, i: x[..., i],
+    "two indices": lambda x, i: x.unsqueeze(0).expand(2, *x.shape)[Tensor([0, 1]).unsqueeze(1), i],
+    "write": lambda x, i: written(x, i),
+    "gather": lambda x, i: x.gather(0, i),
+    "scatter": lambda x, i: x.scatter(0, i, 5.0),
+    "scatter_reduce": lambda x, i: x.scatter_reduce(0, i, i.cast(x.dtype), "sum"),
+    "embedding": lambda x, i: embedded(x, i),
+    "one_hot": lambda x, i: i.one_hot(x.shape[0]),
+    "cross_entropy": lambda x, i: x.unsqueeze(0).expand(i.shape[0], -1).cross_entropy(i),
+    "nll_loss": lambda x, i: x.unsqueeze(0).expand(i.shape[0], -1).nll_loss(i, ignore_index=-100),
+    "sparse_categorical_crossentropy": lambda x, i: (
+        x.unsqueeze(0).expand(i.shape[0], -1).sparse_categorical_crossentropy(i, ignore_index=-100)
+    ),
+}
+CLASSES = ("one_hot", "cross_entropy", "nll_loss", "sparse_categorical_crossentropy")
+IGNORING = CLASSES[2:]
+
+
+def written(x: Tensor, i: Tensor) -> Tensor:
+    """A copy with a number at indices."""
+    y = x.clone().realize()
+    y[i] = 5.0
+    return y
+
+
+def embedded(x: Tensor, i: Tensor) -> Tensor:
+    """Rows of one number."""
+    layer = nn.Embedding(x.shape[0], 1)
+    layer.weight = x.unsqueeze(1)
+    return layer(i)
+
+
+def outside_line(seed: int) -> str | None:
+    """One use of a tensor of indices with CHECK_INDEX=1: refused where one is outside."""
+    rng = np.random.default_rng(seed)
+    name = list(USES)[int(rng.integers(len(USES)))]
+    size = int(rng.integers(1, 9))
+    count = int(rng.integers(1, 6))
+    kind = [np.int32, np.int64, np.int8][int(rng.integers(3))]
+    low, high = (0, size) if name in CLASSES else (-size, size)
+    values = rng.integers(low, high, count)
+    bad = bool(rng.random() < 0.5)
+    place = int(rng.integers(count))
+    if bad:
+        values[place] = int(rng.choice([low - 1, high, high + 7, low - 20]))
+    elif name in IGNORING and rng.random() < 0.3:
+        values[place] = -100
+    index = Tensor(values.astype(kind))
+    if rng.random() < 0.4:
+        index = index + Tensor(np.zeros(count, kind))
+    x = Tensor(rng.standard_normal(size).astype(np.float32))
+    said = f"{name} of {size} by {values.tolist()} ({np.dtype(kind).name})"
+    try:
+        with Context(CHECK_INDEX=1):
+            got = USES[name](x, index).numpy()
+    except IndexRangeError as error:
+        text = str(error)
+        named = f"{values[place]}, which stands at [" in text and f"{place}]" in text
+        wanted = bad and named and f"size {size}" in text
+        return None if wanted else f"{said}: {error}"
+    if bad:
+        return f"{said}: {got.tolist()}"
+    plain = USES[name](x, index).numpy()
+    return (
+        None
+        if np.array_equal(got, plain, equal_nan=True)
+        else f"{said}: {got.tolist()}, not {plain.tolist()}"
+    )
+
+
+def test_indices_outside(record_property: Record) -> None:
+    check_all("indices that are outside", draws(60, 4000), outside_line, record_property)

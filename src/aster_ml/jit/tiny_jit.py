@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from aster_ml.config import DEV, EXACT, JIT, JIT_BYTES
+from aster_ml.config import CHECK_INDEX, DEV, EXACT, JIT, JIT_BYTES
 from aster_ml.dtype import dtypes
 from aster_ml.engine import storage
 from aster_ml.engine.fallback import may_fall_back, tell
@@ -220,7 +220,7 @@ class TinyJit(Generic[T]):
             if result is not DIFFERENT:
                 self.calls += 1
                 return result
-        if not JIT or is_recording():
+        if not JIT or CHECK_INDEX or is_recording():
             return self.function(*args, **kwargs)
         with self.lock:
             return self.call_anew(args, kwargs)

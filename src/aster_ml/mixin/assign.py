@@ -602,4 +602,4 @@ def last_hits(
     last = numbers.derive(numbers.uop.scatter_at(max_shape((places,)), at, op=Ops.MAX))
     if last.shape != (places,):
         last = last.shrink([(0, places)])
-    return last > 0, (last - 1).maximum(0)
+    return last > 0, last.maximum(1) - 1
