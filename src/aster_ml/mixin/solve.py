@@ -1,10 +1,10 @@
 """Linear algebra of square matrices: systems, inverses, determinants, eigenvalues, powers.
 
 Receives stacks of matrices [*b, n, n] and returns tensors. Columns are worked off one after the
-other, each in a few kernels over the whole matrix. Gradients are those of the result and not of
-the way to it: a result X0 of detached matrices gets what it lacks to first order, as in
-inverse(A) = X0 + X0 @ (I - A @ X0), which is also a step of refinement. A matrix without an inverse
-gives infinities or NaN, since nothing is computed yet that an error could be told from.
+other, each in a few kernels over the whole matrix. Gradients of most are those of the result and
+not of the way to it (`matrix_gradient`); inverses and solutions X0 are refined once, as in
+X0 + X0 @ (I - A @ X0). A matrix without an inverse gives infinities or NaN, since nothing is
+computed yet that an error could be told from.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ShapeError
-from aster_ml.mixin.linalg import LinalgMixin, matrix_sizes
+from aster_ml.mixin.linalg import LinalgMixin, matrix_sizes, with_rule
+from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.uop.infer import show_shape
 
 EPS = {dtypes.float32: 2.0**-23, dtypes.float64: 2.0**-52}
@@ -69,9 +70,10 @@ class SolveMixin(LinalgMixin):
         Raises: ShapeError unless rows equal columns.
         """
         a = self.square_matrix("inv")
-        found = inverse_of(a.detach())
-        refined = found + found.dot(a.eye_like() - a.dot(found))
-        return found.isfinite().where(refined, found)
+        fixed = a.detach()
+        found = inverse_of(fixed)
+        refined = found + found.dot(a.eye_like() - fixed.dot(found))
+        return with_rule("inverse", found.isfinite().where(refined, found), a)
 
     def solve(self, other: Any) -> Any:
         """X with self @ X = other, for a matrix or, where it has one axis, a vector.
@@ -83,10 +85,14 @@ class SolveMixin(LinalgMixin):
         b = other.cast(a.dtype) if other.dtype is not a.dtype else other
         if other.ndim == 1:
             return a.solve(b.unsqueeze(-1)).squeeze(-1)
-        found = inverse_of(a.detach())
+        lead = broadcast_shapes("solve", a.shape[:-2], b.shape[:-2])
+        inverse = a.inv()
+        found = inverse.detach()
         first = found.dot(b.detach())
-        refined = first + found.dot(b - a.dot(first))
-        return first.isfinite().where(refined, first)
+        refined = first + found.dot(b.detach() - a.detach().dot(first))
+        value = first.isfinite().where(refined, first)
+        nodes = [x.expand((*lead, *x.shape[-2:])) for x in (a, b, inverse)]
+        return with_rule("solution", value, *nodes)
 
     def cholesky(self, upper: bool = False) -> Any:
         """Lower triangular L with L @ L^T = self, or its transpose where `upper`.
@@ -127,15 +133,10 @@ class SolveMixin(LinalgMixin):
         fixed = a.detach().contiguous()
         shift = fixed.abs().sum(-1, keepdim=True).max(-2, keepdim=True)
         _, _, vt = (fixed + shift * a.eye_like()).svd()
-        vectors = vt.flip(-2).mT.contiguous().detach()
-        turned = vectors.mT.dot(a).dot(vectors)
-        values = turned.diagonal(dim1=-2, dim2=-1)
-        # What a change of the matrix turns one eigenvector towards another.
-        still = values.detach()
-        apart = still.unsqueeze(-2) - still.unsqueeze(-1)
-        equal = apart.eq(0)
-        off = equal.where(0, (turned - turned.detach()) / equal.where(1, apart))
-        return values, vectors + vectors.dot(off)
+        found = vt.flip(-2).mT.contiguous().detach()
+        values = (found * fixed.dot(found)).sum(-2, keepdim=True)
+        vectors = with_rule("eigenvectors", found, a)
+        return with_rule("eigenvalues", values, a, vectors).squeeze(-2), vectors
 
     def eigvalsh(self) -> Any:
         """Eigenvalues of a symmetric matrix, rising.
@@ -174,25 +175,14 @@ class SolveMixin(LinalgMixin):
         """The inverse of Moore and Penrose; singular values up to `rtol` of the greatest are 0.
 
         Shapes: self [*b, m, n] -> [*b, n, m].
-        Source: Golub and Pereyra 1973, its derivative.
         """
         a: Any = self.floating()
         fixed = a.detach().contiguous()
         u, s, vt = fixed.svd(False)
         kept = s > s.max(-1, keepdim=True) * tolerance(self, s.dtype, rtol)
         inverse = kept.where(kept.where(s, 1).reciprocal(), 0)
-        p = (vt.mT * inverse.unsqueeze(-2)).dot(u.mT).contiguous().detach()
-        if not a.requires_grad:
-            return p
-        change = a - fixed
-        left = p.mT.dot(p)
-        right = p.dot(p.mT)
-        return (
-            p
-            - p.dot(change).dot(p)
-            + right.dot(change.mT).dot(fixed.dot(p).eye_like() - fixed.dot(p))
-            + (p.dot(fixed).eye_like() - p.dot(fixed)).dot(change.mT).dot(left)
-        )
+        p = (vt.mT * inverse.unsqueeze(-2)).dot(u.mT).contiguous()
+        return with_rule("pseudo-inverse", p, a)
 
     def cross(self, other: Any, axis: int = -1) -> Any:
         """The vector at right angles to two of three elements each.
