@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from aster_ml import Tensor
+from aster_ml.complex import ComplexTensor
 from tests.fuzz.budget import check_all, draws
 
 Record = Callable[[str, str], None]
@@ -20,12 +21,12 @@ Record = Callable[[str, str], None]
 def cofactors(a: Any) -> Any:
     """Of a matrix of whole numbers, exactly."""
     n = len(a)
-    found = np.zeros((n, n))
+    found = np.ones((n, n), a.dtype)
     for i in range(n):
         for j in range(n):
             rest = np.delete(np.delete(a, i, 0), j, 1)
-            found[i, j] = (-1) ** (i + j) * (round(np.linalg.det(rest)) if n > 1 else 1)
-    return found
+            found[i, j] = (-1) ** (i + j) * (np.linalg.det(rest) if n > 1 else 1)
+    return found.round()
 
 
 def whole_matrix(rng: np.random.Generator, n: int) -> Any:
@@ -63,6 +64,34 @@ def determinant_line(seed: int) -> str | None:
 
 def test_determinants(record_property: Record) -> None:
     check_all("gradients of determinants", draws(20, 2000), determinant_line, record_property)
+
+
+def complex_line(seed: int) -> str | None:
+    """Both parts of a complex determinant, and their gradients."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 5))
+    a = whole_matrix(rng, n) + 1j * whole_matrix(rng, n)
+    if rng.random() < 0.5:
+        a[:, rng.integers(n)] = 0
+    if rng.random() < 0.3:
+        a[rng.integers(n)] = a[rng.integers(n)]
+    parts = [Tensor(p.copy(), requires_grad=True) for p in (a.real, a.imag)]
+    found = ComplexTensor(*parts).det()
+    w, v = rng.integers(-2, 3, 2).tolist()
+    root = found.real * w + found.imag * v
+    got = [g.numpy() for g in root.gradient(*parts, materialize_grads=True)]
+    # Of w Re d + v Im d = Re((w - i v) d).
+    slope = (w - 1j * v) * cofactors(a)
+    want, value = (slope.real, -slope.imag), np.linalg.det(a)
+    if not np.allclose([found.real.item(), found.imag.item()], [value.real, value.imag]):
+        return f"det of {a.tolist()}: {found.real.item()}, {found.imag.item()}"
+    if not all([np.allclose(g, x, atol=1e-9) for g, x in zip(got, want, strict=True)]):
+        return f"gradient of det of {a.tolist()}: {got}, not {want}"
+    return None
+
+
+def test_complex_determinants(record_property: Record) -> None:
+    check_all("gradients of complex determinants", draws(8, 800), complex_line, record_property)
 
 
 def rotation(rng: np.random.Generator, n: int) -> Any:

@@ -244,12 +244,8 @@ def eliminated(a: Any) -> tuple[Any, Any]:
     lead = [None] * (a.ndim - 2)
     places = a.arange(n, device=a.device)
     for k in range(n - 1):
-        size = work.detach().abs()
-        size = size.isnan().where(math.inf, size)
-        left = (places.unsqueeze(-1) >= k) & (places >= k)
-        at = left.where(size, -1.0).flatten(-2).argmax(-1, keepdim=True)
-        for axis, place in ((-2, at // n), (-1, at % n)):
-            work, turned = exchanged(work, k, places.eq(place), axis)
+        for axis, place in largest_left(work.abs(), k):
+            work, turned = exchanged(work, k, place, axis)
             sign = sign * turned
         pivot = work.shrink([*lead, (k, k + 1), (k, k + 1)])
         row = work.shrink([*lead, (k, k + 1), None])
@@ -258,6 +254,20 @@ def eliminated(a: Any) -> tuple[Any, Any]:
         work = (work - factor * row).contiguous()
         sign = sign.contiguous()
     return work, sign
+
+
+def largest_left(size: Any, k: int) -> list[tuple[int, Any]]:
+    """For both axes, where the largest of the sizes is that k steps have left.
+
+    Shapes: size [*b, n, n] -> [*b, n] of bools for axis -2, and for -1.
+    """
+    n = size.shape[-1]
+    places = size.arange(n, device=size.device)
+    size = size.detach()
+    left = (places.unsqueeze(-1) >= k) & (places >= k)
+    ranked = left.where(size.isnan().where(math.inf, size), -1.0)
+    at = ranked.flatten(-2).argmax(-1, keepdim=True)
+    return [(-2, places.eq(at // n)), (-1, places.eq(at % n))]
 
 
 def exchanged(work: Any, k: int, place: Any, axis: int) -> tuple[Any, Any]:
