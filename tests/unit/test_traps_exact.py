@@ -111,3 +111,39 @@ def test_a_jitted_function_is_recorded_anew() -> None:
         assert [f(x).item() for _ in range(4)] == [0.0] * 4
         with Context(EXACT=1):
             assert all([math.isnan(f(x).item()) for _ in range(4)])
+
+
+EVERY = [0.0, -0.0, 1.0, -1.0, 2.0, 0.5, 3.0, INF, -INF, NAN, 1e-45, -1e-40, 2.0**126, 3.4e38]
+OPERATIONS: dict[str, Callable[[Tensor, Tensor | float], Tensor]] = {
+    "+": lambda x, y: x + y,
+    "-": lambda x, y: x - y,
+    "*": lambda x, y: x * y,
+    "/": lambda x, y: x / y,
+    "**": lambda x, y: x**y,
+    "maximum": lambda x, y: x.maximum(y),
+    "minimum": lambda x, y: x.minimum(y),
+    "<": lambda x, y: (x < y).cast("float32"),
+    "==": lambda x, y: x.eq(y).cast("float32"),
+    "where": lambda x, y: (x > 0).where(y, x),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_numbers_are_what_memory_would_be(name: str) -> None:
+    """With every number on either side, as one that folds and as memory, which does not."""
+    f = OPERATIONS[name]
+    data = np.array(EVERY, np.float32)
+    with Context(EXACT=1):
+        x = Tensor(data).realize()
+        # A power of 0.5 is a root, of -0.0 and -inf too (docs/floats.md).
+        for c in [c for c in EVERY if name != "**" or c != 0.5]:
+            memory = Tensor(np.full(len(EVERY), c, np.float32)).realize()
+            folded = [f(x, c), f(x, Tensor.full((len(EVERY),), c)), f(Tensor.full_like(x, c), x)]
+            plain = [f(x, memory), f(x, memory), f(memory, x)]
+            for got, want in [(g.numpy(), p.numpy()) for g, p in zip(folded, plain, strict=True)]:
+                # Powers of small whole numbers are products, with roundings of their own.
+                near = np.isclose(got, want, rtol=1e-6, equal_nan=True) if name == "**" else False
+                same = (got == want) | (np.isnan(got) & np.isnan(want)) | near
+                assert same.all(), (c, got, want)
+                signs = np.signbit(got) == np.signbit(want)
+                assert (signs | np.isnan(want)).all(), (c, got, want)
