@@ -1,6 +1,6 @@
 """The gradient of attention whose operands have fewer bits than its sums.
 
-Receives the gradient of a result and the DETACH that says of what it is one (AttendArg); returns
+Receives the gradient of a result and the DETACH that says of what it is one (RuleArg); returns
 those of scores, values and mask. What is multiplied is rounded to the dtype of the operands, as
 PyTorch's flash attention does, so that all products are of narrow numbers; sums are wide.
 
@@ -35,7 +35,7 @@ def of_attention(g: Term, u: UOp, i: int) -> Term | None:
     inner = shares.alu(Ops.MUL, slopes.alu(Ops.SUB, rows.broadcast_to(slopes.shape)))
     if i == MASK:
         return g.of(inner)
-    scaled = inner.alu(Ops.MUL, UOp.const(wide, u.arg.scale))
+    scaled = inner.alu(Ops.MUL, UOp.const(wide, u.arg.number))
     return g.of(scaled.cast(values.dtype).cast(scores.dtype))
 
 

@@ -309,6 +309,21 @@ DETERMINISTIC = Setting(
 )
 # With DETERMINISTIC=1 schedules are made for so many threads; fewer or more share the parts out.
 SAME_THREADS = 16
+CHECK_INDEX = Setting(
+    "CHECK_INDEX",
+    0,
+    "1 reads every tensor of indices or class numbers where it is used, and raises IndexRangeError "
+    "for one that is outside of its axis, with its place; jitted functions run step by step then.",
+    marked=True,
+)
+EXACT = Setting(
+    "EXACT",
+    0,
+    "1 turns off rewrites after which a NaN, an infinity or the sign of a zero may be another one "
+    "than IEEE 754 gives operation by operation, such as x * 0 -> 0 (docs/floats.md).",
+    ("schedule", "codegen"),
+    marked=True,
+)
 ALLOW_TF32 = Setting(
     "ALLOW_TF32",
     0,

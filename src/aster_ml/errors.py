@@ -35,6 +35,10 @@ class NumberRangeError(DTypeError, OverflowError):
     """A Python number that a dtype does not hold, where it would have to be stored."""
 
 
+class NumberRangeWarning(UserWarning):
+    """Numbers of a list have been wrapped to the int dtype that was asked for."""
+
+
 class ArgumentError(AsterError, ValueError):
     """An argument whose value makes no sense for the operation."""
 

@@ -18,6 +18,7 @@ from aster_ml.attention_gradient import of_attention
 from aster_ml.dtype import dtypes, sum_acc_dtype
 from aster_ml.errors import GradientError, InternalError
 from aster_ml.helpers import argsort, prod
+from aster_ml.matrix_gradient import of_matrices
 from aster_ml.uop.gradient_terms import Term, is_number, moved
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.infer import max_shape, show_shape
@@ -243,10 +244,10 @@ def of_multi(g: Term, u: UOp, i: int) -> Term | None:
 def of_slope(g: Term, u: UOp, i: int) -> Term | None:
     """Of a value that comes with its slopes: g * slope, to what it is a function of.
 
-    Of a bool, g where it is false: 0 times an infinite g would be NaN. Attention has its own rule.
+    Of a bool, g where it is false: 0 times an infinite g would be NaN. Some have their own rule.
     """
     if u.arg is not None and len(u.src) > 1:
-        return of_attention(g, u, i)
+        return (of_attention if u.arg.rule == "attention" else of_matrices)(g, u, i)
     if not i % 2:
         return None
     slope = u.src[i + 1]

@@ -326,6 +326,16 @@ OTHERS: list[tuple[Callable[[], Any], type, str]] = [
     (lambda: Tensor.kaiming_uniform(()), ShapeError, r"a scalar has no fan-in"),
     (lambda: matrix().meshgrid(), ShapeError, r"meshgrid: \[2,3\] has 2 axes; at most one"),
     (lambda: Tensor.linspace(0, 1, -1), ArgumentError, r"linspace: -1 steps"),
+    (
+        lambda: Tensor.linspace(0, 300, 3, dtype="uint8"),
+        ArgumentError,
+        "linspace: 0 to 300 leave uint8, which holds 0 to 255",
+    ),
+    (
+        lambda: Tensor.randint(3, high=300, dtype="uint8"),
+        ArgumentError,
+        "randint: 0 to 299 leave uint8, which holds 0 to 255",
+    ),
     (lambda: matrix().roll((1, 2), 0), ArgumentError, r"roll: 2 shifts for 1 axes"),
 ]
 

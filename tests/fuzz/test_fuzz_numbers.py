@@ -7,6 +7,7 @@ neighbours of poles, with random ones between.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -323,10 +324,17 @@ def int_line(rng: np.random.Generator, x: Tensor, data: Any, number: int) -> str
         bad = any([not low <= v <= high for v in wanted])
         bad |= name == "where" and not low <= number <= high
     else:
-        make, bad = lambda: ARITHMETIC[name](x, number), not low <= number <= high
+        function = ARITHMETIC[name]
+        # NumPy refuses a mask that has its highest bit; here its bits are what counts.
+        least, most = (-(high - low + 1) // 2, high - low) if name in "&|^" else (low, high)
+        bad = not least <= number <= most
+        turned = rng.random() < 0.5
+        make = (lambda: function(number, x)) if turned else (lambda: function(x, number))
         if not bad:
+            number = (number - low) % (high - low + 1) + low
+            own = data.dtype.type(number)
             with np.errstate(all="ignore"):
-                wanted = ARITHMETIC[name](data, data.dtype.type(number)).tolist()
+                wanted = (function(own, data) if turned else function(data, own)).tolist()
     try:
         got = make().tolist()
     except NumberRangeError:
@@ -384,3 +392,65 @@ def cast_line(seed: int) -> str | None:
 
 def test_casts(record_property: Record) -> None:
     check_all("casts between dtypes", draws(60, 5000), cast_line, record_property)
+
+
+# numbers that are stored
+
+
+def stored_line(seed: int) -> str | None:
+    """A number stored in a tensor of ints, by itself or in a list: as NumPy does, or refused."""
+    rng = np.random.default_rng(seed)
+    dtype = INTS[int(rng.integers(len(INTS)))]
+    kind = to_numpy_dtype(dtype)
+    number = drawn_number(rng, dtype)
+    # NumPy's numbers are arrays to NumPy, and numbers here.
+    given = number
+    if isinstance(number, float) and rng.random() < 0.3:
+        given = np.float64(number)
+    x = Tensor(np.arange(3, dtype=kind)).realize()
+
+    def written(index: Any, value: Any) -> Tensor:
+        x[index] = value
+        return x
+
+    ways: dict[str, tuple[Callable[[], Tensor], list[Any]]] = {
+        "Tensor": (lambda: Tensor(given, dtype=dtype).reshape(1), [number]),
+        "list": (lambda: Tensor([1, given], dtype=dtype), [1, number]),
+        "nested list": (lambda: Tensor([[0], [given]], dtype=dtype).flatten(), [0, number]),
+        "full": (lambda: Tensor.full((2,), given, dtype=dtype), [number] * 2),
+        "x[1] =": (lambda: written(1, given), [0, number, 2]),
+        "x[1:] = list": (lambda: written(slice(1, None), [5, given]), [0, 5, number]),
+        "x[[2, 0]] =": (lambda: written([2, 0], given), [number, 1, number]),
+        "x[mask] =": (lambda: written(Tensor([True, False, True]), given), [number, 1, number]),
+        "assign": (lambda: x.assign(given), [number] * 3),
+        "assign a list": (lambda: x.assign([given, 1, 2]), [number, 1, 2]),
+        "masked_fill": (lambda: x.masked_fill(x.eq(1), number), [0, number, 2]),
+        "scatter": (lambda: x.scatter(0, Tensor([1]), number), [0, number, 2]),
+    }
+    name = list(ways)[int(rng.integers(len(ways)))]
+    make, values = ways[name]
+    fits = number - number == 0 and dtypes.min(dtype) <= int(number) <= dtypes.max(dtype)
+    if name in ("masked_fill", "scatter") and isinstance(number, float):
+        # A float beside ints is arithmetic, which promotes.
+        return None
+    # Ints of a new list wrap, as the reference's tests want them to, and somebody is told.
+    wraps = isinstance(number, int) and name in ("list", "nested list")
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            got = make()
+    except NumberRangeError:
+        bad = fits or wraps
+        return f"{name} of {dtype.name} and {given!r}: refused" if bad else None
+    if bool(told) is fits or (not fits and not wraps):
+        return f"{name} of {dtype.name} and {given!r}: {got.tolist()}, {len(told)} warnings"
+    if not fits:
+        values[1] = (number - dtypes.min(dtype)) % 2**dtype.bits + dtypes.min(dtype)
+    wanted = np.array(values, dtype=kind).tolist()
+    if got.dtype is not dtype or got.tolist() != wanted:
+        return f"{name} of {dtype.name} and {given!r}: {got.tolist()}, not {wanted}"
+    return None
+
+
+def test_numbers_that_are_stored(record_property: Record) -> None:
+    check_all("numbers that are stored", draws(100, 10000), stored_line, record_property)

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from aster_ml.complex.functions import ComplexFunctions
 from aster_ml.errors import ShapeError
-from aster_ml.mixin.linalg import matrix_sizes
-from aster_ml.mixin.solve import EPS
+from aster_ml.mixin.linalg import matrix_sizes, root_of_sum
+from aster_ml.mixin.solve import EPS, exchanged, largest_left
 from aster_ml.uop.infer import show_shape
 
 
@@ -110,23 +110,16 @@ class ComplexLinalg(ComplexFunctions):
         return self.made(found.real * sign, found.imag * sign), pivots.abs().log().sum(-1)
 
     def pivots(self, what: str) -> tuple[Any, Any]:
-        """Numbers whose product is the determinant, and a sign."""
+        """Numbers whose product is the determinant, zeros last, and a sign."""
         n = self.square_size(what)
         work: Any = self
         rows = self.real.arange(n, device=self.real.device)
         sign = self.real.full_of(self.real.shape[:-2], 1)
         for k in range(n - 1):
-            column = work.abs().detach()[..., k]
-            size = (rows >= k).where(column.isnan().where(float("inf"), column), -1.0)
-            place = rows.eq(size.argmax(-1, keepdim=True)).unsqueeze(-1)
-            here = rows.eq(k).unsqueeze(-1)
-
-            def exchanged(part: Any, place: Any = place, here: Any = here, k: int = k) -> Any:
-                chosen = place.where(part, 0).sum(-2, keepdim=True)
-                return here.where(chosen, place.where(part[..., k : k + 1, :], part))
-
-            work = self.made(exchanged(work.real), exchanged(work.imag))
-            sign = sign * (place & here).any((-2, -1)).where(sign.full_of((), 1), -1)
+            for axis, place in largest_left(work.abs(), k):
+                real, turned = exchanged(work.real, k, place, axis)
+                work = self.made(real, exchanged(work.imag, k, place, axis)[0])
+                sign = sign * turned
             chosen, column = work[..., k : k + 1, :], work[..., :, k : k + 1]
             pivot = chosen[..., k : k + 1]
             none = pivot.abs().eq(0)
@@ -256,7 +249,7 @@ class ComplexLinalg(ComplexFunctions):
 
 def length(x: Any) -> Any:
     """The length of columns: [*b, m, n] -> [*b, 1, n], real."""
-    return (x.real.square() + x.imag.square()).sum(-2, keepdim=True).sqrt()
+    return root_of_sum((x.real.square() + x.imag.square()).sum(-2, keepdim=True))
 
 
 def independent(columns: Any, n: int) -> Any:

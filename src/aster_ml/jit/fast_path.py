@@ -45,7 +45,7 @@ def nothing() -> None:
 
 
 # What a recording depends on besides arguments and what its function reads; `surroundings` has it.
-# The token stands for the thread, for training, the settings JIT and DEV, and for who observes.
+# The token stands for the thread, for training, the settings that are marked, and for who observes.
 SURROUNDINGS = (
     "EXCHANGES.count",
     "HERE.token",

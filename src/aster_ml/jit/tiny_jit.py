@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from aster_ml.config import DEV, JIT, JIT_BYTES
+from aster_ml.config import CHECK_INDEX, DEV, EXACT, JIT, JIT_BYTES
 from aster_ml.dtype import dtypes
 from aster_ml.engine import storage
 from aster_ml.engine.fallback import may_fall_back, tell
@@ -220,7 +220,7 @@ class TinyJit(Generic[T]):
             if result is not DIFFERENT:
                 self.calls += 1
                 return result
-        if not JIT or is_recording():
+        if not JIT or CHECK_INDEX or is_recording():
             return self.function(*args, **kwargs)
         with self.lock:
             return self.call_anew(args, kwargs)
@@ -293,7 +293,8 @@ class TinyJit(Generic[T]):
 
     def key_of(self, inputs: Inputs) -> tuple[Any, ...]:
         """What tells one combination of arguments and settings from another."""
-        return inputs.key, Tensor.training, dtypes.default_float, dtypes.default_int, DEV.value
+        types = dtypes.default_float, dtypes.default_int
+        return inputs.key, Tensor.training, *types, DEV.value, EXACT.value
 
     def entry_for(self, inputs: Inputs) -> Entry[T]:
         """What is known for a combination of arguments and of settings that change results."""

@@ -13,13 +13,14 @@ from typing import Any, Self, cast
 import numpy as np
 
 from aster_ml.device import Buffer
-from aster_ml.dtype import dtypes, least_upper_dtype
+from aster_ml.dtype import can_lossless_cast, dtypes
 from aster_ml.engine import storage
 from aster_ml.engine.history import ASSIGNED, PASTS, has_past
 from aster_ml.engine.readers import enter_new, shown_above
 from aster_ml.engine.realize import settle
 from aster_ml.errors import DeviceError, DTypeError, ShapeError, UnsupportedError
 from aster_ml.helpers import prod
+from aster_ml.mixin.data import array_of_list
 from aster_ml.mixin.devices import DevicesMixin, move
 from aster_ml.mixin.handle import (
     Handle,
@@ -255,7 +256,7 @@ class AssignMixin(IndexMixin, DevicesMixin):
         if isinstance(x, (bool, int, float)):
             return self.const_like(x).uop
         if not isinstance(x, Handle):
-            x = self.__class__(x, device=self.device, dtype=self.dtype)  # type: ignore[call-arg]
+            x = value_like(self, x)
         if x.shape != self.shape:
             if broadcast_shapes("assign", x.shape, self.shape) != self.shape:
                 raise ShapeError(
@@ -264,7 +265,7 @@ class AssignMixin(IndexMixin, DevicesMixin):
                 )
             x = x.broadcast_to(self.shape)
         if x.dtype is not self.dtype:
-            if least_upper_dtype(x.dtype, self.dtype) is self.dtype:
+            if can_lossless_cast(x.dtype, self.dtype):
                 return self.value_to_write(x.cast(self.dtype))
             raise DTypeError(
                 f"assign: {x.dtype.name} to {self.dtype.name}; "
@@ -460,9 +461,14 @@ def overlays_of(u: UOp) -> int:
 
 
 def value_like(x: Any, v: Any) -> Any:
-    """A value given as a number, list or array, with the dtype of `x`."""
+    """A value given as a number, list or array, with the dtype of `x`.
+
+    Raises: NumberRangeError for a number, or one in a list, that an int dtype does not hold.
+    """
     if isinstance(v, (bool, int, float)):
         return x.full_of((), v)
+    if isinstance(v, (list, tuple)):
+        v = array_of_list(v, x.dtype, wraps=False)
     return x.__class__(v, device=x.device, dtype=x.dtype)
 
 
@@ -608,4 +614,4 @@ def last_hits(
     last = numbers.derive(numbers.uop.scatter_at(max_shape((places,)), at, op=Ops.MAX))
     if last.shape != (places,):
         last = last.shrink([(0, places)])
-    return last > 0, (last - 1).maximum(0)
+    return last > 0, last.maximum(1) - 1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
-from aster_ml.config import WINO
+from aster_ml.config import EXACT, WINO
 from aster_ml.device import Device
 from aster_ml.dtype import DType, DTypeLike, least_upper_dtype, sum_acc_dtype, to_dtype
 from aster_ml.errors import ArgumentError, ShapeError
@@ -201,7 +201,12 @@ class ContractMixin(PoolMixin):
         result, wide = accumulation_dtypes((x.dtype, weight.dtype), dtype)
         pads = resolve_padding(padding, dims, "conv")
         steps = make_tuple(stride, dims), make_tuple(dilation, dims)
-        if WINO and steps == ((1, 1), (1, 1)) and not (WINO < 0 and multiplies_narrow(x)):
+        if (
+            WINO
+            and not EXACT
+            and steps == ((1, 1), (1, 1))
+            and not (WINO < 0 and multiplies_narrow(x))
+        ):
             tiles = (2,) if WINO < 0 else (2, 4)
             way = winograd_way(x.uop, weight.uop, wide, pads, groups, tiles)
             if way is not None:

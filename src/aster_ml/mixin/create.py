@@ -161,12 +161,14 @@ class CreateMixin(Handle):
         """`steps` values from `start` to `stop`, both included, equally far apart.
 
         Shapes: start=0, stop=1, steps=n -> [n].
+        Raises: ArgumentError where an int dtype does not hold both.
         """
         if not isinstance(steps, int) or steps < 0:
             raise ArgumentError(f"linspace: {steps!r} steps; a whole number from 0 on is wanted")
         element = dtypes.default_float if dtype is None else to_dtype(dtype)
         if element is dtypes.bool:
             raise DTypeError("linspace: dtype bool has no values between two; ints or floats have")
+        check_range(start, stop if steps > 1 else start, element, steps, "linspace")
         if steps == 1:
             return cls.full((1,), start, device=device, dtype=element, requires_grad=requires_grad)
         wide = element if element is dtypes.float64 else dtypes.float32
@@ -322,12 +324,12 @@ def symbolic_count(start: Any, stop: Any, step: Any) -> Any:
     return smax(0, between if isinstance(step, int) and step == 1 else (between + step - 1) // step)
 
 
-def check_range(first: Any, last: Any, dtype: DType, count: int) -> None:
-    """Raises ArgumentError where numbers that are counted up leave the range of an int dtype."""
+def check_range(first: Any, last: Any, dtype: DType, count: int, what: str = "arange") -> None:
+    """Raises ArgumentError where numbers from `first` to `last` leave the range of an int dtype."""
     if count and dtype.kind in ("int", "uint"):
         if min(first, last) < dtypes.min(dtype) or max(first, last) > dtypes.max(dtype):
             raise ArgumentError(
-                f"arange: {first} to {last} leave {dtype.name}, which holds {dtypes.min(dtype)} to "
+                f"{what}: {first} to {last} leave {dtype.name}, which holds {dtypes.min(dtype)} to "
                 f"{dtypes.max(dtype)}; a wider dtype would do"
             )
 

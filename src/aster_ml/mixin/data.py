@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import warnings
 from array import array as PythonArray
 from typing import Any
 
@@ -22,10 +23,19 @@ from aster_ml.dtype import (
     dtypes,
     from_numpy_dtype,
     number_dtype,
+    stored_number,
     to_numpy_dtype,
 )
 from aster_ml.engine import storage
-from aster_ml.errors import ArgumentError, DTypeError, NodeDTypeError, ShapeError
+from aster_ml.errors import (
+    ArgumentError,
+    DTypeError,
+    NodeDTypeError,
+    NumberRangeError,
+    NumberRangeWarning,
+    ShapeError,
+)
+from aster_ml.frames import user_line
 from aster_ml.helpers import kind_of
 from aster_ml.mixin.handle import Handle, cast_node, device_constant, number_node
 from aster_ml.runtime import foreign
@@ -37,6 +47,8 @@ from aster_ml.uop.ops import Ops
 MAX_AXES = 64
 # By which arrays of other packages are known.
 PROTOCOLS = ("__dlpack__", "__array__", "__array_interface__")
+# Ints up to here are floats as they are.
+FLOATS_HOLD = 1 << 53
 KIND_DTYPES = {"b": "bool", "i": "default_int", "u": "default_int", "f": "default_float"}
 
 
@@ -197,10 +209,13 @@ def converted(array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]
         return array.astype(target)
 
 
-def array_of_list(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
+def array_of_list(data: Any, dtype: DType | None, wraps: bool = True) -> np.ndarray[Any, Any]:
     """A nested list of numbers as a contiguous array of `dtype`, or of the one its numbers ask for.
 
-    Raises: ShapeError for a ragged list, DTypeError for what is no number, saying where it is.
+    Ints that an int dtype does not hold are wrapped, with a warning, or refused unless `wraps`.
+
+    Raises: ShapeError for a ragged list, DTypeError for what is no number, and NumberRangeError for
+    a number that the dtype does not hold, saying where it is.
     """
     array: Any = None
     data = resolved_list(data)
@@ -222,12 +237,69 @@ def array_of_list(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
                 "Tensor: the list holds a number that fits no int dtype; uint64 goes "
                 "up to 2**64 - 1"
             )
-        bits = (1 << 64) - 1
-        wrapped = [int(v) & bits for v in array.reshape(-1)]
-        array = np.array(wrapped, dtype=np.uint64).reshape(array.shape)
+        if dtype.kind == "float":
+            array = array.astype(np.float64)
+    elif kind == "f" and (dtype is None or dtype.kind in ("int", "uint")):
+        array = exact_ints(data, array)
     if dtype is None:
         dtype = list_dtype(array)
+    elif dtype.kind in ("int", "uint"):
+        array = held_ints(array, dtype, wraps)
     return converted(array, dtype)
+
+
+def exact_ints(data: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A list with large ints, which NumPy has made floats of, with these ints as they are."""
+    with np.errstate(invalid="ignore"):
+        if not (np.isfinite(array) & (np.abs(array) >= FLOATS_HOLD)).any():
+            return array
+    exact = np.array(data, dtype=object)
+    if all([isinstance(v, int) and 0 <= v < 1 << 64 for v in exact.reshape(-1).tolist()]):
+        return exact.astype(np.uint64)
+    return exact
+
+
+def held_ints(array: np.ndarray[Any, Any], dtype: DType, wraps: bool) -> np.ndarray[Any, Any]:
+    """The numbers of a list as an int dtype stores them; of floats, what is before the point.
+
+    Raises: NumberRangeError where the dtype does not hold one, saying where; ints wrap, with a
+    warning, if `wraps`.
+    """
+    low, high = dtypes.min(dtype), dtypes.max(dtype)
+    if array.dtype.kind in "fV":
+        values = np.trunc(array.astype(np.float64))
+        # The greatest ints are no floats: what reaches the next one is too large.
+        wrong = ~((values >= float(low)) & (values < float(high + 1)))
+    elif array.dtype.kind == "O":
+        numbers = [int(v) if v - v == 0 else v for v in array.reshape(-1).tolist()]
+        wrong = np.array([not low <= v <= high for v in numbers]).reshape(array.shape)
+    else:
+        wrong = (array < low) | (array > high)
+    places = np.argwhere(wrong)
+    for place in places.tolist():
+        number = array.item(*place)
+        if isinstance(number, int) and wraps:
+            continue
+        where = "".join(f"[{i}]" for i in place)
+        try:
+            stored_number(number, dtype)
+        except NumberRangeError as error:
+            raise NumberRangeError(f"Tensor: element {where} of the list: {error}") from None
+    if len(places):
+        file, line = user_line()
+        warnings.warn_explicit(
+            f"Tensor: {len(places)} of {array.size} numbers of the list do not fit {dtype.name}, "
+            f"which holds {low} to {high}, and are wrapped ({array.item(*places[0].tolist())} "
+            f"first); np.array(...).astype({dtype.name!r}) wraps without a warning",
+            NumberRangeWarning,
+            file,
+            line,
+        )
+    if array.dtype.kind != "O":
+        return array
+    wrapped = [int(v) % (1 << dtype.bits) for v in array.reshape(-1).tolist()]
+    unsigned = np.array(wrapped, f"u{dtype.itemsize}").reshape(array.shape)
+    return unsigned.view(to_numpy_dtype(dtype))
 
 
 def resolved_list(data: Any) -> Any:
@@ -300,6 +372,8 @@ def list_dtype(array: np.ndarray[Any, Any]) -> DType:
     """The dtype of a list of numbers; ints are wider than the default only where they must be."""
     kind = array.dtype.kind
     if array.size == 0:
+        return dtypes.default_float
+    if kind == "O":
         return dtypes.default_float
     if kind not in KIND_DTYPES:
         return from_numpy_dtype(array.dtype)

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from aster_ml.config import CHECK_INDEX
 from aster_ml.dtype import dtypes
+from aster_ml.engine.launch import is_recording
 from aster_ml.errors import (
     ArgumentError,
     DeviceError,
@@ -21,9 +23,9 @@ from aster_ml.errors import (
     IndexShapeError,
     ShapeError,
 )
-from aster_ml.helpers import kind_of
+from aster_ml.helpers import all_int, kind_of
 from aster_ml.mixin.handle import Handle, number_everywhere
-from aster_ml.mixin.masks import mask_indices
+from aster_ml.mixin.masks import is_plain, mask_indices
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes, is_symbolic
 from aster_ml.mixin.sizes import size_between
 from aster_ml.runtime import foreign
@@ -151,16 +153,6 @@ def parse_indices(x: Handle, indices: Any) -> Parsed:
     return Parsed(entries, spans)
 
 
-def is_plain(indices: list[Any]) -> bool:
-    """Whether a list has nothing but numbers, or is a mask."""
-    deep = indices
-    while isinstance(deep, list) and deep and isinstance(deep[0], list):
-        deep = deep[0]
-    if deep and isinstance(deep[0], (bool, np.bool_)):
-        return True
-    return all([isinstance(i, (int, np.integer)) for i in indices])
-
-
 def as_index(x: Handle, item: Any) -> Any:
     """An item in the brackets as None, Ellipsis, int, size, slice, tensor or checked array."""
     if item is None or item is Ellipsis or isinstance(item, (slice, Handle)) or is_symbolic(item):
@@ -244,7 +236,42 @@ def axis_entry(item: Any, axis: int, size: Any, x: Handle) -> Entry:
         raise IndexRangeError(
             f"index: a tensor of {item.dtype.name} on axis {axis}; ints or bools are wanted"
         )
+    check_inside("index", item, axis, size, x.shape)
     return Picked(item, False)
+
+
+def check_inside(
+    what: str,
+    index: Any,
+    axis: int,
+    size: Any,
+    shape: tuple[Any, ...],
+    is_class: bool = False,
+    ignored: int | None = None,
+) -> None:
+    """With CHECK_INDEX=1, raises IndexRangeError unless all of a tensor's ints are inside an axis.
+
+    Those of classes do not count from the end; `ignored` may stand for none. What bounds show to be
+    inside is not read, nor is anything while a function is recorded.
+    """
+    if not CHECK_INDEX or not all_int((size, *index.shape)) or is_recording():
+        return
+    least = 0 if is_class else -size
+    low, high = value_bounds(index.uop)
+    if least <= low and high < size:
+        return
+    values = index.detach().numpy()
+    wrong = (values < least) | (values >= size)
+    if ignored is not None:
+        wrong &= values != ignored
+    places = np.argwhere(wrong)
+    if len(places):
+        place = places[0].tolist()
+        raise IndexRangeError(
+            f"{what}: {'class' if is_class else 'index'} {values[tuple(place)]}, which stands at "
+            f"{place} of {show_shape(index.shape)}, is out of bounds of axis {axis}, which has "
+            f"size {size}, of {show_shape(shape)} ({len(places)} of {values.size} are)"
+        )
 
 
 def slice_span(item: slice, axis: int, size: Any) -> Span:

@@ -14,6 +14,8 @@ from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.helpers import next_power2
 from aster_ml.mixin.contract import ContractMixin
 from aster_ml.uop.infer import show_shape
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops, RuleArg
 
 L = TypeVar("L", bound="LinalgMixin")
 
@@ -52,7 +54,7 @@ class LinalgMixin(Base):
             column = r.shrink([*[None] * len(lead), None, (k, k + 1)])
             below = (rows >= k).where(column, 0)
             first = column.shrink([*[None] * len(lead), (k, k + 1), None])
-            size = below.square().sum(-2, keepdim=True).sqrt()
+            size = root_of_sum(below.square().sum(-2, keepdim=True))
             # Away from zero, so that no digits are lost; a zero column stays as it is.
             edge = (first < 0).where(-size, size)
             v = rows.eq(k).where(below + edge, below)
@@ -69,7 +71,8 @@ class LinalgMixin(Base):
         """U, S and V^T with self = U @ diag(S) @ V^T, S falling.
 
         Columns are turned against each other until they are at right angles, all pairs in turn, in
-        rounds of pairs that do not share a column.
+        rounds of pairs that do not share a column. Gradients are those of the result
+        (`matrix_gradient`).
 
         Shapes: self [*b, m, n], full_matrices=False -> [*b, m, min(m, n)], [*b, min(m, n)],
             [*b, min(m, n), n].
@@ -82,7 +85,8 @@ class LinalgMixin(Base):
             u, s, vt = self.transpose(-2, -1).svd(full_matrices)
             return vt.transpose(-2, -1), s, u.transpose(-2, -1)
         none = [None] * (len(self.shape) - 2)
-        q, r = self.floating().qr()
+        given = self.floating()
+        q, r = given.detach().qr()
         a = r.shrink([*none, (0, n), None])
         turned, v = orthogonalize_columns(a, n)
         sizes = turned.square().sum(-2).sqrt()
@@ -99,7 +103,12 @@ class LinalgMixin(Base):
         thin = q.shrink([*none, None, (0, n)]).dot(u)
         if full_matrices and m > n:
             thin = thin.cat(q.shrink([*none, None, (n, m)]), dim=-1)
-        return thin, s, v.transpose(-2, -1)
+        more = thin.shape[-1] - n
+        below = v.pad_zeros([*[(0, 0)] * (len(self.shape) - 1), (0, more)]) if more else v
+        both = with_rule("singular vectors", thin.cat(below, dim=-2), given)
+        s = with_rule("singular values", s.unsqueeze(-2), given, both).squeeze(-2)
+        u, v = both.shrink([*none, (0, m), None]), both.shrink([*none, (m, m + n), (0, n)])
+        return u, s, v.transpose(-2, -1)
 
     def newton_schulz(self, steps: int, params: Sequence[float], eps: float = 1e-7) -> Self:
         """Self with its singular values driven by an odd polynomial, `steps` times over.
@@ -126,6 +135,18 @@ class LinalgMixin(Base):
                 total = total + power * p
             x = total
         return x.transpose(-2, -1) if m > n else x
+
+
+def with_rule(rule: str, value: L, source: L, *others: L) -> L:
+    """`value`, which the source and the others decide, with the gradients of `matrix_gradient`."""
+    nodes = tuple([x.uop for x in (value.detach(), source, *others)])
+    return source.derive_with(UOp(Ops.DETACH, value.dtype, nodes, RuleArg(rule)), *others)
+
+
+def root_of_sum(x: L) -> L:
+    """The square root, whose gradient at 0 is 0."""
+    none = x.eq(0)
+    return none.where(0, none.where(1, x).sqrt())
 
 
 def matrix_sizes(x: Any, what: str) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from aster_ml.mixin.activations import (
     shifted_exp,
 )
 from aster_ml.mixin.handle import check_tensor
+from aster_ml.mixin.index import check_inside
 from aster_ml.uop.infer import show_shape
 
 Reduction = Literal["mean", "sum", "none"]
@@ -73,7 +74,7 @@ class LossMixin(ActivationMixin):
         check_smoothing(label_smoothing)
         axis = len(self.shape) - 1
         x, result = self.widened(None)
-        hit, counted = match_labels(self, Y, axis, "sparse_categorical_crossentropy")
+        hit, counted = match_labels(self, Y, axis, "sparse_categorical_crossentropy", ignore_index)
         if ignore_index == -1:
             weight = None
         else:
@@ -100,7 +101,7 @@ class LossMixin(ActivationMixin):
         Source: torch.nn.functional.nll_loss.
         """
         axis = min(len(self.shape) - 1, 1)
-        hit, _ = match_labels(self, Y, axis, "nll_loss")
+        hit, _ = match_labels(self, Y, axis, "nll_loss", ignore_index)
         losses = -hit.where(self, 0).sum(axis)
         if weight is None:
             part = None if ignore_index is None else Y.ne(ignore_index)
@@ -152,8 +153,11 @@ def check_smoothing(smoothing: float) -> None:
         raise ArgumentError(f"label_smoothing is {smoothing}; a number from 0 to 1 is wanted")
 
 
-def match_labels(x: A, labels: A, axis: int, what: str) -> tuple[A, A]:
-    """Where along `axis` of x the class is the one that is named, and whether it is one at all."""
+def match_labels(x: A, labels: A, axis: int, what: str, ignored: int | None = None) -> tuple[A, A]:
+    """Where along `axis` of x the class is the one that is named, and whether it is one at all.
+
+    With CHECK_INDEX=1 those that are none, and not `ignored`, are refused.
+    """
     check_tensor(labels, what)
     shape = x.shape
     wanted = shape[:axis] + shape[axis + 1 :]
@@ -167,6 +171,7 @@ def match_labels(x: A, labels: A, axis: int, what: str) -> tuple[A, A]:
         raise DTypeError(
             f"{what}: labels are {labels.dtype.name}; class numbers, which are ints, are wanted"
         )
+    check_inside(what, labels, axis, shape[axis], shape, True, ignored)
     if labels.dtype.itemsize < 4:
         labels = labels.cast(dtypes.int32)  # which every number of classes fits
     classes = x.arange(shape[axis], dtype=labels.dtype, device=x.device)

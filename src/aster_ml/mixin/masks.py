@@ -41,6 +41,16 @@ def mask_indices(x: Handle, mask: Handle, axis: int) -> list[Any]:
     return [make(p.astype(np.int32), x.device) for p in places]
 
 
+def is_plain(indices: list[Any]) -> bool:
+    """Whether a list has nothing but numbers, or is a mask."""
+    deep = indices
+    while isinstance(deep, list) and deep and isinstance(deep[0], list):
+        deep = deep[0]
+    if deep and isinstance(deep[0], (bool, np.bool_)):
+        return True
+    return all([isinstance(i, (int, np.integer)) for i in indices])
+
+
 def check_mask(mask: Handle, part: tuple[Any, ...]) -> None:
     """Raises IndexRangeError unless a mask has the shape of what it is for."""
     if mask.ndim == 0 or mask.shape != part:
@@ -54,8 +64,12 @@ def mask_in(x: Handle, indices: Any) -> Any:
     """What stands in the brackets as a mask, where it is one; None where it is something else."""
     if isinstance(indices, Handle):
         return indices if indices.dtype is dtypes.bool and indices.ndim else None
-    if isinstance(indices, (list, np.ndarray)):
-        array = np.asarray(foreign.resolved(indices))
+    if isinstance(indices, np.ndarray) or (isinstance(indices, list) and is_plain(indices)):
+        try:
+            array = np.asarray(foreign.resolved(indices))
+        except ValueError:
+            # A ragged list is no mask; reading the index says what is wrong with it.
+            return None
         if array.dtype.kind == "b" and array.ndim:
             return x.__class__(array, device=x.device)  # type: ignore[call-arg]
     return None

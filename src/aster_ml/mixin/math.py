@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, Self, TypeVar
 
-from aster_ml.dtype import DType, dtypes, largest
+import numpy as np
+
+from aster_ml.dtype import DType, dtypes, largest, truncate
 from aster_ml.errors import ArgumentError, DTypeError
 from aster_ml.mixin.complexes import is_complex
 from aster_ml.mixin.functions import FunctionMixin
@@ -27,6 +29,22 @@ def beyond(x: Any, dtype: DType) -> int:
     if dtype.kind not in ("int", "uint") or not isinstance(x, int):
         return 0
     return int(x > dtypes.max(dtype)) - int(x < dtypes.min(dtype))
+
+
+def mask_beside(x: Any, mask: Any, what: str) -> Any:
+    """What stands beside `x` in an operation on bits.
+
+    A number is taken by its bits, whatever the sign that the dtype gives to the highest of them.
+
+    Raises: DTypeError where either has no bits to work on.
+    """
+    dtype = x.dtype
+    if isinstance(mask, (int, np.integer)) and dtype.kind in ("int", "uint"):
+        mask = int(mask)
+        if -(1 << dtype.bits - 1) <= mask < 1 << dtype.bits:
+            mask = truncate(mask, dtype)
+    x.need_bits(mask, what)
+    return mask
 
 
 def is_one_plus(u: UOp, part: UOp) -> bool:
@@ -215,18 +233,18 @@ class MathMixin(FunctionMixin):
                 raise DTypeError(f"{what}: {dtype.name} has no bits to work on; {wanted}")
 
     def bitwise_and(self, x: Any, reverse: bool = False) -> Self:
-        """self & x, of ints or bools."""
-        self.need_bits(x, "bitwise_and")
+        """self & x, of ints or bools; a number is taken by its bits, signed or not."""
+        x = mask_beside(self, x, "bitwise_and")
         return self.binop(Ops.AND, x, reverse)
 
     def bitwise_or(self, x: Any, reverse: bool = False) -> Self:
-        """self | x, of ints or bools."""
-        self.need_bits(x, "bitwise_or")
+        """self | x, of ints or bools; a number is taken by its bits, signed or not."""
+        x = mask_beside(self, x, "bitwise_or")
         return self.binop(Ops.OR, x, reverse)
 
     def bitwise_xor(self, x: Any, reverse: bool = False) -> Self:
-        """self ^ x, of ints or bools."""
-        self.need_bits(x, "bitwise_xor")
+        """self ^ x, of ints or bools; a number is taken by its bits, signed or not."""
+        x = mask_beside(self, x, "bitwise_xor")
         return self.binop(Ops.XOR, x, reverse)
 
     def lshift(self, x: Any, reverse: bool = False) -> Self:

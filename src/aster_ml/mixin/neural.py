@@ -17,7 +17,7 @@ from aster_ml.mixin.loss import LossMixin
 from aster_ml.mixin.solve import SolveMixin
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import AttendArg, Ops
+from aster_ml.uop.ops import Ops, RuleArg
 
 N = TypeVar("N", bound="NeuralMixin")
 
@@ -159,7 +159,7 @@ class NeuralMixin(Base):
         if attn_mask is not None and attn_mask.dtype.kind == "float":
             nodes.append(attn_mask.cast(wide).broadcast_to(scores.shape).uop)
         factor = 1 / math.sqrt(self.shape[-1])
-        node = UOp(Ops.DETACH, result.dtype, (result.uop, *nodes), AttendArg(factor))
+        node = UOp(Ops.DETACH, result.dtype, (result.uop, *nodes), RuleArg("attention", factor))
         return result.derive(node)
 
     def sequential(self, ll: Sequence[Callable[[Self], Self]]) -> Self:

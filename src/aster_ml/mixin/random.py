@@ -28,7 +28,7 @@ from aster_ml.errors import (
     SymbolicSizeError,
 )
 from aster_ml.helpers import ceildiv, kind_of, prod
-from aster_ml.mixin.create import CreateMixin, shape_of
+from aster_ml.mixin.create import CreateMixin, check_range, shape_of
 from aster_ml.mixin.data import copied_node
 from aster_ml.mixin.handle import Handle
 from aster_ml.mixin.math import MathMixin
@@ -282,7 +282,8 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
         """Equally likely ints from `low` to below `high`.
 
         Shapes: shape=(n, m) -> [n, m].
-        Raises: ArgumentError unless low < high; DTypeError unless they and the dtype are ints.
+        Raises: ArgumentError unless low < high, and where the dtype does not hold all between;
+            DTypeError unless they and the dtype are ints.
         """
         for bound in (low, high):
             if not isinstance(bound, (int, np.integer)):
@@ -297,6 +298,7 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
         element = to_dtype(dtype)
         if element.kind not in ("int", "uint"):
             raise DTypeError(f"randint: dtype {element.name}; an int dtype is wanted")
+        check_range(low, high - 1, element, 1, "randint")
         sizes = fixed_sizes("randint", shape)
         place = Device.canonicalize(device)
         count = prod(sizes)

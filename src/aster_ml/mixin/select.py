@@ -14,7 +14,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, DTypeError, ShapeError, SignatureError
 from aster_ml.mixin.create import CreateMixin
 from aster_ml.mixin.handle import Handle
-from aster_ml.mixin.index import axis_iota, gather_nodes, index_node, is_zero
+from aster_ml.mixin.index import axis_iota, check_inside, gather_nodes, index_node, is_zero
 from aster_ml.mixin.masks import read_mask
 from aster_ml.mixin.math import MathMixin
 from aster_ml.mixin.movement import broadcast_shapes
@@ -81,7 +81,7 @@ class SelectMixin(MathMixin, CreateMixin):
         last = scattered(self, axis, index, numbers.broadcast_to(index.shape), Ops.MAX)
         # On other axes the index may be smaller than self: nothing is written past its end.
         inside = [None if i == axis else (0, size) for i, size in enumerate(index.shape)]
-        taken = value.gather(axis, (last.shrink(inside) - 1).maximum(0))
+        taken = value.gather(axis, last.shrink(inside).maximum(1) - 1)
         return (last > 0).where(padded_like(taken, self), self)
 
     def scatter_reduce(
@@ -171,6 +171,7 @@ class SelectMixin(MathMixin, CreateMixin):
             num_classes = int(self.max().item()) + 1  # type: ignore[attr-defined]
         if not isinstance(num_classes, int) or num_classes < 1:
             raise ArgumentError(f"one_hot: {num_classes!r} classes; a positive number is wanted")
+        check_inside("one_hot", self, self.ndim, num_classes, (*self.shape, num_classes), True)
         classes = self.arange(num_classes, device=self.device, dtype=self.dtype)
         return self.unsqueeze(-1).eq(classes).cast(dtypes.default_int)
 
@@ -259,6 +260,7 @@ def check_index(x: Any, dim: int, index: Any, what: str) -> int:
                 f"{what}: on axis {i} the index has size {size}, the tensor {own}; "
                 "the index may not be larger"
             )
+    check_inside(what, index, axis, x.shape[axis], x.shape)
     return axis
 
 

@@ -1,10 +1,10 @@
 """Linear algebra of square matrices: systems, inverses, determinants, eigenvalues, powers.
 
 Receives stacks of matrices [*b, n, n] and returns tensors. Columns are worked off one after the
-other, each in a few kernels over the whole matrix. Gradients are those of the result and not of
-the way to it: a result X0 of detached matrices gets what it lacks to first order, as in
-inverse(A) = X0 + X0 @ (I - A @ X0), which is also a step of refinement. A matrix without an inverse
-gives infinities or NaN, since nothing is computed yet that an error could be told from.
+other, each in a few kernels over the whole matrix. Gradients of most are those of the result and
+not of the way to it (`matrix_gradient`); inverses and solutions X0 are refined once, as in
+X0 + X0 @ (I - A @ X0). A matrix without an inverse gives infinities or NaN, since nothing is
+computed yet that an error could be told from.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ShapeError
-from aster_ml.mixin.linalg import LinalgMixin, matrix_sizes
+from aster_ml.mixin.linalg import LinalgMixin, matrix_sizes, with_rule
+from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.uop.infer import show_shape
 
 EPS = {dtypes.float32: 2.0**-23, dtypes.float64: 2.0**-52}
@@ -69,9 +70,10 @@ class SolveMixin(LinalgMixin):
         Raises: ShapeError unless rows equal columns.
         """
         a = self.square_matrix("inv")
-        found = inverse_of(a.detach())
-        refined = found + found.dot(a.eye_like() - a.dot(found))
-        return found.isfinite().where(refined, found)
+        fixed = a.detach()
+        found = inverse_of(fixed)
+        refined = found + found.dot(a.eye_like() - fixed.dot(found))
+        return with_rule("inverse", found.isfinite().where(refined, found), a)
 
     def solve(self, other: Any) -> Any:
         """X with self @ X = other, for a matrix or, where it has one axis, a vector.
@@ -83,10 +85,14 @@ class SolveMixin(LinalgMixin):
         b = other.cast(a.dtype) if other.dtype is not a.dtype else other
         if other.ndim == 1:
             return a.solve(b.unsqueeze(-1)).squeeze(-1)
-        found = inverse_of(a.detach())
+        lead = broadcast_shapes("solve", a.shape[:-2], b.shape[:-2])
+        inverse = a.inv()
+        found = inverse.detach()
         first = found.dot(b.detach())
-        refined = first + found.dot(b - a.dot(first))
-        return first.isfinite().where(refined, first)
+        refined = first + found.dot(b.detach() - a.detach().dot(first))
+        value = first.isfinite().where(refined, first)
+        nodes = [x.expand((*lead, *x.shape[-2:])) for x in (a, b, inverse)]
+        return with_rule("solution", value, *nodes)
 
     def cholesky(self, upper: bool = False) -> Any:
         """Lower triangular L with L @ L^T = self, or its transpose where `upper`.
@@ -127,15 +133,10 @@ class SolveMixin(LinalgMixin):
         fixed = a.detach().contiguous()
         shift = fixed.abs().sum(-1, keepdim=True).max(-2, keepdim=True)
         _, _, vt = (fixed + shift * a.eye_like()).svd()
-        vectors = vt.flip(-2).mT.contiguous().detach()
-        turned = vectors.mT.dot(a).dot(vectors)
-        values = turned.diagonal(dim1=-2, dim2=-1)
-        # What a change of the matrix turns one eigenvector towards another.
-        still = values.detach()
-        apart = still.unsqueeze(-2) - still.unsqueeze(-1)
-        equal = apart.eq(0)
-        off = equal.where(0, (turned - turned.detach()) / equal.where(1, apart))
-        return values, vectors + vectors.dot(off)
+        found = vt.flip(-2).mT.contiguous().detach()
+        values = (found * fixed.dot(found)).sum(-2, keepdim=True)
+        vectors = with_rule("eigenvectors", found, a)
+        return with_rule("eigenvalues", values, a, vectors).squeeze(-2), vectors
 
     def eigvalsh(self) -> Any:
         """Eigenvalues of a symmetric matrix, rising.
@@ -174,25 +175,14 @@ class SolveMixin(LinalgMixin):
         """The inverse of Moore and Penrose; singular values up to `rtol` of the greatest are 0.
 
         Shapes: self [*b, m, n] -> [*b, n, m].
-        Source: Golub and Pereyra 1973, its derivative.
         """
         a: Any = self.floating()
         fixed = a.detach().contiguous()
         u, s, vt = fixed.svd(False)
         kept = s > s.max(-1, keepdim=True) * tolerance(self, s.dtype, rtol)
         inverse = kept.where(kept.where(s, 1).reciprocal(), 0)
-        p = (vt.mT * inverse.unsqueeze(-2)).dot(u.mT).contiguous().detach()
-        if not a.requires_grad:
-            return p
-        change = a - fixed
-        left = p.mT.dot(p)
-        right = p.dot(p.mT)
-        return (
-            p
-            - p.dot(change).dot(p)
-            + right.dot(change.mT).dot(fixed.dot(p).eye_like() - fixed.dot(p))
-            + (p.dot(fixed).eye_like() - p.dot(fixed)).dot(change.mT).dot(left)
-        )
+        p = (vt.mT * inverse.unsqueeze(-2)).dot(u.mT).contiguous()
+        return with_rule("pseudo-inverse", p, a)
 
     def cross(self, other: Any, axis: int = -1) -> Any:
         """The vector at right angles to two of three elements each.
@@ -242,21 +232,56 @@ def swapped(work: Any, k: int) -> tuple[Any, Any, Any]:
 
 
 def eliminated(a: Any) -> tuple[Any, Any]:
-    """An upper triangular matrix with the determinant of `a`, up to a sign, and the sign."""
+    """An upper triangular matrix with the determinant of `a`, up to a sign, and the sign.
+
+    The pivot of each step is the largest element that is left, so that zeros come last: what
+    divides by a pivot is multiplied by it in the determinant, and its gradient is that of cofactors
+    whatever the rank.
+    """
     n = a.shape[-1]
     work = a
     sign = a.full_of(a.shape[:-2], 1)
     lead = [None] * (a.ndim - 2)
+    places = a.arange(n, device=a.device)
     for k in range(n - 1):
-        work, chosen, turned = swapped(work, k)
-        sign = sign * turned
-        pivot = chosen.shrink([*lead, None, (k, k + 1)])
-        rows = work.arange(n, device=work.device).unsqueeze(-1)
+        for axis, place in largest_left(work.abs(), k):
+            work, turned = exchanged(work, k, place, axis)
+            sign = sign * turned
+        pivot = work.shrink([*lead, (k, k + 1), (k, k + 1)])
+        row = work.shrink([*lead, (k, k + 1), None])
         column = work.shrink([*lead, None, (k, k + 1)])
-        factor = (rows > k).where(column / pivot.eq(0).where(1, pivot), 0)
-        work = (work - factor * chosen).contiguous()
+        factor = (places.unsqueeze(-1) > k).where(column / pivot.eq(0).where(1, pivot), 0)
+        work = (work - factor * row).contiguous()
         sign = sign.contiguous()
     return work, sign
+
+
+def largest_left(size: Any, k: int) -> list[tuple[int, Any]]:
+    """For both axes, where the largest of the sizes is that k steps have left.
+
+    Shapes: size [*b, n, n] -> [*b, n] of bools for axis -2, and for -1.
+    """
+    n = size.shape[-1]
+    places = size.arange(n, device=size.device)
+    size = size.detach()
+    left = (places.unsqueeze(-1) >= k) & (places >= k)
+    ranked = left.where(size.isnan().where(math.inf, size), -1.0)
+    at = ranked.flatten(-2).argmax(-1, keepdim=True)
+    return [(-2, places.eq(at // n)), (-1, places.eq(at % n))]
+
+
+def exchanged(work: Any, k: int, place: Any, axis: int) -> tuple[Any, Any]:
+    """`work` with row (axis -2) or column k and the one at `place` exchanged, and their sign.
+
+    Shapes: work [*b, n, n], place bool [*b, n] -> [*b, n, n], [*b].
+    """
+    here = work.arange(work.shape[-1], device=work.device).eq(k)
+    # Places along the axis, and -1 where an exchange is one.
+    there, own = (x.unsqueeze(-1 if axis == -2 else -2) for x in (place, here))
+    chosen = there.where(work, 0).sum(axis, keepdim=True)
+    former = own.where(work, 0).sum(axis, keepdim=True)
+    work = own.where(chosen, there.where(former, work))
+    return work, (place & here).any(-1).where(work.ufix(1.0), -1.0)
 
 
 def inverse_of(a: Any) -> Any:

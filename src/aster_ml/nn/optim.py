@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from aster_ml import Tensor, dtypes
+from aster_ml import Device, Tensor, dtypes
 from aster_ml.errors import ArgumentError, AsterError, GradientError
 from aster_ml.mixin.handle import check_tensor
 
@@ -369,10 +369,11 @@ class LAMB(Optimizer):
         check_unit(type(self).__name__, b1=b1, b2=b2)
         check_not_negative(type(self).__name__, eps=eps, weight_decay=weight_decay)
         self.b1, self.b2, self.eps, self.wd, self.adam = b1, b2, eps, weight_decay, adam
-        # b1 and b2 to the power of the steps taken, for the correction of the averages' start.
+        # b1 and b2 to the power of the steps taken, for the correction of the averages' start. In
+        # float32 their differences to 1 would have few digits.
         self.b1_t, self.b2_t = (
             Tensor.ones(
-                1, dtype=self.lr.dtype, device=self.device, requires_grad=False
+                1, dtype=dtypes.float64, device=wide_place(self.device), requires_grad=False
             ).contiguous()
             for _ in range(2)
         )
@@ -392,7 +393,7 @@ class LAMB(Optimizer):
     def update(self, i: int, t: Tensor, g: Tensor, shared: tuple[Tensor, ...]) -> Tensor:
         """t - rate * (m / (sqrt(v) + eps) + wd * t) with the corrected averages m and v."""
         m, v = self.m[i], self.v[i]
-        correction1, correction2 = shared
+        correction1, correction2 = [x.cast(m.dtype).to(m.device) for x in shared]
         # The averages may have been moved, to a device with more room.
         g = g.to(m.device)
         m.assign(m + (g - m) * (1 - self.b1))
@@ -442,6 +443,12 @@ class Adam(LAMB):
         fused: bool = False,
     ) -> None:
         super().__init__(params, lr, b1, b2, eps, 0.0, adam=True, fused=fused)
+
+
+def wide_place(device: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    """Where single numbers of float64 are computed for a device: there, or else on the CPU."""
+    first = device if isinstance(device, str) else device[0]
+    return device if "float64" in Device[first].target.native_dtypes else "CPU"
 
 
 def norm(t: Tensor) -> Tensor:

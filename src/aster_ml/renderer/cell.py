@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from aster_ml.config import EXACT
 from aster_ml.dtype import DType
 from aster_ml.renderer.lanes import Lanes, instances, size_of, split_lanes
 from aster_ml.uop.evaluate import evaluate
@@ -142,8 +143,9 @@ def simplify(c: Cell, values: list[Value]) -> Value:
     if len(values) != 2:
         return None
     if c.u.src[0].dtype.kind == "float":
-        # What is 0 in a lane because something else is chosen in it.
-        return values[1 - values.index(0)] if op is ADD and 0 in values else None
+        # What is 0 in a lane because something else is chosen in it; -0.0 + 0 is 0.0.
+        neutral = op is ADD and 0 in values and not EXACT
+        return values[1 - values.index(0)] if neutral else None
     x, y = values
     if x.__class__ is tuple or y.__class__ is tuple:
         return None

@@ -4,6 +4,9 @@ Receives and returns nodes of the tensor stage. A term that is one number everyw
 without axes, which stands beside any shape. Gathering looks into terms only, never into nodes of
 the graph that is differentiated: those stay whole, so that what is stored is read, and so that the
 result can be differentiated for each of them again.
+
+With EXACT=1 only what keeps every NaN, infinity, sign of zero and rounding is done: signs are
+gathered, factors are not, and 0 is a number like others.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import math
 from collections.abc import Container
 from typing import Any
 
+from aster_ml.config import EXACT
 from aster_ml.dtype import DType, can_lossless_cast, sum_acc_dtype, truncate
 from aster_ml.uop.infer import Shape
 from aster_ml.uop.node import UOp
@@ -73,9 +77,9 @@ class Term:
 
         A sign goes into a number always, being exact; a factor while the product stays in bounds.
         """
-        if factor == 1 or self.is_zero:
+        if factor == 1 or (self.is_zero and not EXACT):
             return self
-        if factor == 0:
+        if factor == 0 and not EXACT:
             return self.number(0)
         u, known = self.node, self.known
         # Movements that the factor goes below, the outermost first.
@@ -87,7 +91,8 @@ class Term:
                 factor = -factor
             elif u.op is Ops.MUL and is_number(u.src[1]):
                 both = u.src[1].arg * factor
-                if abs(factor) != 1 and not LEAST_FACTOR < abs(both) < GREATEST_FACTOR:
+                near = LEAST_FACTOR < abs(both) < GREATEST_FACTOR and not EXACT
+                if abs(factor) != 1 and not near:
                     break
                 # A factor and its reciprocal, each rounded, are one where the dtype cannot tell.
                 factor = 1.0 if truncate(both, u.dtype) == 1 else both
@@ -109,7 +114,7 @@ class Term:
         return self.scale(-1.0)
 
     def __add__(self, other: Term) -> Term:
-        if self.is_zero or other.is_zero:
+        if (self.is_zero or other.is_zero) and not EXACT:
             return other if self.is_zero else self
         if self.node is other.node:
             return self.scale(2.0)
@@ -129,13 +134,16 @@ class Term:
         return self.of(self.node.alu(Ops.MUL, x))
 
     def __truediv__(self, x: UOp) -> Term:
-        if self.is_zero:
+        if self.is_zero and not EXACT:
             return self
         if is_number(x) and x.arg != 0:
             if self.is_number:
                 return self.number(self.node.arg / x.arg)
             # The reciprocal of a power of two is exact; beside a factor it costs no rounding more.
-            if self.has_factor or abs(math.frexp(x.arg)[0]) == 0.5:
+            exact = (
+                abs(math.frexp(x.arg)[0]) == 0.5 and abs(truncate(1 / x.arg, x.dtype)) < math.inf
+            )
+            if exact or (self.has_factor and not EXACT):
                 return self.scale(1 / x.arg)
         return self.of(self.node.alu(Ops.FDIV, x))
 
@@ -192,7 +200,7 @@ class Term:
         """
         term = self
         factors: list[float] = []
-        while term.may_open(Ops.NEG) or term.has_factor:
+        while not EXACT and (term.may_open(Ops.NEG) or term.has_factor):
             u = term.node
             factors.append(-1.0 if u.op is Ops.NEG else u.src[1].arg)
             term = term.of(u.src[0])

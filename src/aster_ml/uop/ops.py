@@ -176,8 +176,8 @@ OP_TABLE: dict[Ops, OpInfo] = {
     ),
     Ops.DETACH: OpInfo(
         Group.MARK,
-        "src[0]; no gradient passes, save to src[1] times src[2], src[3] times src[4], ...; of "
-        "attention (AttendArg) to scores, values and mask.",
+        "src[0]; no gradient passes, save to src[1] times src[2], src[3] times src[4], ...; with a "
+        "rule (RuleArg) to the sources that the rule says.",
     ),
     Ops.COPY: OpInfo(Group.MARK, "src[0], on another device (DeviceArg)."),
     Ops.MULTI: OpInfo(
@@ -492,14 +492,16 @@ class LdmatrixArg(NamedTuple):
     transposed: bool = False
 
 
-class AttendArg(NamedTuple):
-    """Of a DETACH that is attention: what scores are multiplied by before their powers are taken.
+class RuleArg(NamedTuple):
+    """Of a DETACH whose gradients have a rule of their own: its name, and a number that it takes.
 
-    Behind its value come scores, values, powers, what these are divided by inverted, and, where one
-    is added to scores, a mask.
+    Behind the value of "attention" come scores, values, powers, what these are divided by inverted,
+    and, where one is added to scores, a mask; the number is what scores are multiplied by before
+    their powers are taken. The other rules are those of `matrix_gradient`.
     """
 
-    scale: float
+    rule: str
+    number: float = 0.0
 
 
 class NameArg(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aster_ml import Tensor
+from aster_ml import Context, Tensor, TinyJit
 from aster_ml.uop.ops import MOVEMENT, Ops
 from tests.unit.tensor_checks import assert_near, check_tensor, int_tensor
 
@@ -206,3 +206,41 @@ def test_gradients_that_meet_at_one_place_add_up(
     found = Tensor(mask).where(read, 3.0).gradient(x, gradient=Tensor(weights))[0]
     want = np.where(mask, weights, 0).sum(axis, keepdims=True)
     np.testing.assert_allclose(found.numpy(), want, rtol=1e-5)
+
+
+def test_indices_outside_read_and_write_nothing() -> None:
+    """What docs/coming-from-pytorch.md says of tensors of indices that nobody looks at."""
+    x, i = Tensor([1.0, 2.0, 3.0]), Tensor([0, 7, -4])
+    assert x[i].tolist() == x.gather(0, i).tolist() == [1, 0, 0]
+    written = x.clone().realize()
+    written[i] = 9.0
+    assert written.tolist() == x.scatter(0, i, 9.0).tolist() == [9, 2, 3]
+    assert i.one_hot(3).tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 0]]
+    assert x.expand(2, 3).cross_entropy(Tensor([7, 7])).item() == 0
+
+
+def test_check_index_names_the_place() -> None:
+    x, i = Tensor.zeros(4, 5).contiguous(), Tensor([[1, 2], [3, 5]])
+    with Context(CHECK_INDEX=1):
+        with pytest.raises(IndexError, match=r"index 5, which stands at \[1, 1\] of \[2,2\]") as e:
+            x[:, i]
+        assert "axis 1, which has size 5, of [4,5] (1 of 4 are)" in str(e.value)
+        with pytest.raises(IndexError, match="class 5"):
+            x.cross_entropy(Tensor([0, 1, 2, 5]))
+        labels = Tensor([0, -1, 2, 3])
+        x.sparse_categorical_crossentropy(labels).realize()
+
+
+def test_check_index_looks_into_jitted_functions() -> None:
+    @TinyJit
+    def f(x: Tensor, i: Tensor) -> Tensor:
+        return x[i].realize()
+
+    x = Tensor([1.0, 2.0]).realize()
+    for _ in range(3):
+        assert f(x, Tensor([1]).realize()).tolist() == [2]
+    with Context(CHECK_INDEX=1):
+        assert f(x, Tensor([0]).realize()).tolist() == [1]
+        with pytest.raises(IndexError, match="index 2"):
+            f(x, Tensor([2]).realize())
+    assert f(x, Tensor([2]).realize()).tolist() == [0]

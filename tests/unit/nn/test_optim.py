@@ -12,6 +12,7 @@ from aster_ml import GlobalCounters, Tensor, TinyJit, dtypes
 from aster_ml.errors import ArgumentError, GradientError
 from aster_ml.nn import optim
 from aster_ml.nn.state import get_state_dict
+from tests.fuzz.budget import draws
 
 SHAPES = ((4, 3), (3,), (2, 3, 2))
 Arrays = list[np.ndarray]
@@ -385,3 +386,51 @@ def test_weights_that_were_not_computed_before(name: str, jit: bool) -> None:
     for got, want in zip(train(False), train(True)):
         # The first step computes the weights too, in kernels that round in another order.
         np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("b2", [0.9, 0.99, 0.999, 0.9999, 0.99999])
+@pytest.mark.parametrize("jitted", [False, True])
+def test_corrections_of_the_start_lose_no_digits(b2: float, jitted: bool) -> None:
+    """Steps along a constant gradient are lr / (1 + eps) long, all of them."""
+    x = Tensor([0.0], requires_grad=True)
+    optimizer = optim.Adam([x], lr=0.05, b2=b2)
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        (x * 1.0).sum().backward()
+        optimizer.step()
+        return x.clone().realize()
+
+    run = TinyJit(step) if jitted else step
+    rate = float(np.float32(0.05)) / (1 + 1e-8)
+    with Tensor.train():
+        for i in range(1, 9):
+            assert abs(run().item() + i * rate) < i * 1e-8 + 4e-8 * (i > 1)
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "LAMB"])
+@pytest.mark.parametrize("seed", draws(3, 60))
+def test_steps_of_float64_are_those_of_the_formula(name: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    lr = 2.0 ** -int(rng.integers(1, 9))
+    b1, b2 = float(1 - 10 ** -rng.uniform(0.3, 2)), float(1 - 10 ** -rng.uniform(1, 6))
+    eps, decay = 10.0 ** -rng.integers(4, 9), float(rng.choice([0.0, 0.1]))
+    settings = {"lr": lr, "b1": b1, "b2": b2, "eps": eps}
+    if name != "Adam":
+        settings["weight_decay"] = decay
+    decay = settings.get("weight_decay", 0.0)
+    start = rng.standard_normal((3, 2))
+    x = Tensor(start, requires_grad=True)
+    optimizer = getattr(optim, name)([x], **settings)
+    want, m, v = start.copy(), np.zeros((3, 2)), np.zeros((3, 2))
+    for t in range(1, 6):
+        g = rng.standard_normal((3, 2)) * 10.0 ** rng.integers(-3, 3)
+        x.grad = Tensor(g)
+        with Tensor.train():
+            optimizer.step()
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        update = (m / -np.expm1(t * np.log(b1))) / (np.sqrt(v / -np.expm1(t * np.log(b2))) + eps)
+        update += decay * want
+        ratio = np.linalg.norm(want) / np.linalg.norm(update) if name == "LAMB" else 1.0
+        want -= lr * ratio * update
+        np.testing.assert_allclose(x.numpy(), want, rtol=1e-10, atol=1e-13)

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.config import EXACT
 from aster_ml.dtype import dtypes
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, toposort
@@ -62,6 +63,7 @@ def nonzero_conditions(value: UOp) -> list[UOp]:
     found: list[UOp] = []
     seen: set[UOp] = set()
     stack = [value]
+    multiplied = NUMBERS - {"float"} if EXACT else NUMBERS
     while stack:
         u = stack.pop()
         if u in seen:
@@ -69,7 +71,7 @@ def nonzero_conditions(value: UOp) -> list[UOp]:
         seen.add(u)
         if u.op is Ops.LOAD:
             found += [c for g in u.src[1:] for c in conditions_of(g) if is_comparison(c)]
-        elif u.op in (Ops.CAST, Ops.NEG) or (u.op is Ops.MUL and u.dtype.kind in NUMBERS):
+        elif u.op in (Ops.CAST, Ops.NEG) or (u.op is Ops.MUL and u.dtype.kind in multiplied):
             stack.extend(reversed(u.src))
     return list(dict.fromkeys(found))
 

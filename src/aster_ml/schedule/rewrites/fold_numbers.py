@@ -4,9 +4,9 @@ Receives bodies of tensors; returns bodies in which arithmetic on numbers is don
 are gone, and outputs that are one number everywhere are named apart: they need no kernel, and no
 memory until somebody asks for their bytes.
 
-A rule stands here when it is right for NaN, infinities and integers that wrap, save one: x * 0 is 0
-for a 0 that the program states, as in the reference. Of zeros, the sign may differ: x + 0 is x,
-though -0.0 + 0 is 0.0.
+A rule stands here when it is right for NaN, infinities, the sign of zeros and integers that wrap,
+save two: x * 0 is 0 for a 0 that the program states, as in the reference, and x + 0 is x, though
+-0.0 + 0 is 0.0. With EXACT=1 these two are left out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from aster_ml.config import EXACT
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import all_int, prod
 from aster_ml.schedule.work import Work
@@ -220,15 +221,18 @@ def repeated(u: UOp, value: Any, count: int) -> Any:
 
 
 def add(u: UOp, x: UOp, c: Any, whole: bool) -> Any:
-    """x + 0, x - 0, x | 0, x ^ 0, x << 0, x >> 0."""
-    return x if c == 0 else None
+    """x + 0, x - 0, x | 0, x ^ 0, x << 0, x >> 0; of floats -0.0 + 0 is 0.0, which is lost."""
+    if c != 0:
+        return None
+    # x + -0.0 and x - 0.0 are x whatever x is.
+    return x if whole or is_zero(c) is (u.op is Ops.SUB) or not EXACT else None
 
 
 def multiply(u: UOp, x: UOp, c: Any, whole: bool) -> Any:
     """x * 1 and x * 0; the latter is 0 whatever x is, as in the reference, also for NaN."""
     if c == 1:
         return x
-    return 0 if is_zero(c) else None
+    return 0 if is_zero(c) and (whole or not EXACT) else None
 
 
 def divide(u: UOp, x: UOp, c: Any, whole: bool) -> Any:

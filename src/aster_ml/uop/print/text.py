@@ -21,7 +21,6 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import (
-    AttendArg,
     AxisType,
     BodyArg,
     BoxArg,
@@ -41,6 +40,7 @@ from aster_ml.uop.ops import (
     RangeArg,
     ReduceArg,
     RoleArg,
+    RuleArg,
     RunArg,
     ScatterArg,
     ScratchArg,
@@ -66,7 +66,7 @@ ARG_TYPES: dict[Ops, Any] = {
     Ops.NAME: NameArg,
     Ops.STAGE: StageArg,
     Ops.EXP2: PowerArg,
-    Ops.DETACH: AttendArg,
+    Ops.DETACH: RuleArg,
     Ops.LOAD: LoadArg,
     Ops.STORE: StoreArg,
     Ops.SINK: BodyArg,

@@ -13,7 +13,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.errors import AsterError, InternalError
 from aster_ml.uop.infer import alu_dtype, check_alu
 from aster_ml.uop.node import UOp, to_uop
-from aster_ml.uop.ops import BINARY, TERNARY, UNARY, AttendArg, Ops
+from aster_ml.uop.ops import BINARY, TERNARY, UNARY, Ops, RuleArg
 from aster_ml.uop.print.text import ARG_TYPES, node_text
 from aster_ml.uop.rules.symbolic import simplify
 
@@ -169,8 +169,8 @@ DETACH_ROWS: tuple[Row, ...] = (
         ),
     ),
     (
-        "it has no argument, or is attention",
-        lambda u: u.arg is None or (isinstance(u.arg, AttendArg) and len(u.src) in (5, 6)),
+        "it has no argument, or a rule and what that is about",
+        lambda u: u.arg is None or (isinstance(u.arg, RuleArg) and len(u.src) > 1),
     ),
 )
 
