@@ -18,6 +18,7 @@ from aster_ml.nn.fileio import show_value
 from aster_ml.nn.interleaved import Interleaved, Interleaver, can_interleave
 from aster_ml.nn.packed_prices import prefers_integers
 from aster_ml.nn.quantised import QuantTensor
+from aster_ml.runtime.disk import forget_pages
 
 DTYPES = {"f16": dtypes.float16, "bf16": dtypes.bfloat16, "f32": dtypes.float32}
 # As a file has them: unpacked in each product, and no float copy is kept.
@@ -237,7 +238,11 @@ def load_weights(
     ) as bar:
         for name, packed in tensors.items():
             if stays_packed(packed, dtype) and multiplies_integers(packed, products):
-                interleaved[name] = interleave(packed.to(Device.DEFAULT).realize())
+                here = packed.to(Device.DEFAULT).realize()
+                interleaved[name] = interleave(here)
+                memory = here.blocks.memory()
+                if memory.is_seen_by_host:
+                    forget_pages(memory.as_memoryview())
                 bar.update(packed.nbytes())
                 continue
             waiting.append((name, packed))
