@@ -241,7 +241,7 @@ def load_weights(
                 here = packed.to(Device.DEFAULT).realize()
                 interleaved[name] = interleave(here)
                 memory = here.blocks.memory()
-                if memory.is_seen_by_host:
+                if memory.is_seen_by_host():
                     forget_pages(memory.as_memoryview())
                 bar.update(packed.nbytes())
                 continue
