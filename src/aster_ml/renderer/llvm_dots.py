@@ -17,11 +17,14 @@ from typing import Any, NamedTuple
 from aster_ml.dtype import dtypes
 from aster_ml.renderer.llvm_rules import PAIRS_TO_WORDS, add_dot, literal, llvm_type
 from aster_ml.target import Target
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 # What DOT takes its first operand higher by, in each byte; all bits of a word.
 HIGH, ALL = 0x80808080, 0xFFFFFFFF
+# Ops of whose operands the bits of a result follow.
+BITWISE = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR, Ops.WHERE})
 # The largest int16, and the largest product of an int8 and 1 to either side.
 MOST, SIDE = 32767, 128
 BYTES_TO_PAIRS = {
@@ -87,16 +90,18 @@ def is_high(x: UOp) -> bool:
     return x.op is Ops.CONST and x.arg == HIGH
 
 
-def bits_of(x: UOp) -> int:
+def bits_of(word: UOp) -> int:
     """The bits of a word that may be set."""
-    if x.op is Ops.CONST:
-        return int(x.arg) & ALL
-    if x.op is Ops.WHERE:
-        return bits_of(x.src[1]) | bits_of(x.src[2])
-    if x.op in (Ops.SHL, Ops.SHR) and x.src[1].op is Ops.CONST:
-        by = int(x.src[1].arg)
-        return bits_of(x.src[0]) << by & ALL if x.op is Ops.SHL else bits_of(x.src[0]) >> by
-    if x.op in (Ops.AND, Ops.OR, Ops.XOR):
-        a, b = bits_of(x.src[0]), bits_of(x.src[1])
-        return a & b if x.op is Ops.AND else a | b
-    return ALL
+    known: dict[UOp, int] = {}
+    for x in toposort(word, enter=lambda x: x.op in BITWISE):
+        a, b = [known.get(s, ALL) for s in x.src[-2:]] if len(x.src) > 1 else (ALL, ALL)
+        if x.op is Ops.CONST and x.dtype is dtypes.uint32:
+            known[x] = int(x.arg)
+        elif x.op is Ops.AND:
+            known[x] = a & b
+        elif x.op in (Ops.OR, Ops.XOR, Ops.WHERE):
+            known[x] = a | b
+        elif x.op in (Ops.SHL, Ops.SHR) and x.src[1].op is Ops.CONST:
+            by = int(x.src[1].arg)
+            known[x] = a << by & ALL if x.op is Ops.SHL else a >> by
+    return known.get(word, ALL)
