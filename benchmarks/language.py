@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -183,23 +184,33 @@ class TorchReading:
 
 
 def build_answers(
-    library: Library, prompts: Sequence[int], count: int
+    library: Library, prompts: Sequence[int], count: int, isa: str = ""
 ) -> Callable[[], dict[str, float]]:
-    """Prompts of several lengths, and tokens after each."""
+    """Prompts of several lengths, and tokens after each; `isa` is Aster's setting ISA."""
+
+    def instructions() -> AbstractContextManager[Any]:
+        """What kernels are compiled for."""
+        if not isa or library.name in (LLAMA, "torch"):
+            return nullcontext()
+        found: AbstractContextManager[Any] = importlib.import_module("aster_ml").Context(ISA=isa)
+        return found
+
     kind: Any
-    if library.name == "torch":
-        kind = TorchReading(library, max(prompts))
-    else:
-        kind = LlamaAnswers(library, 1) if library.name == LLAMA else AsterAnswers(1)
     rng = np.random.default_rng(0)
-    for _ in range(WARM):
-        for length in prompts:
-            kind.alone(prompt_of(length, rng), 2)
+    with instructions():
+        if library.name == "torch":
+            kind = TorchReading(library, max(prompts))
+        else:
+            kind = LlamaAnswers(library, 1) if library.name == LLAMA else AsterAnswers(1)
+        for _ in range(WARM):
+            for length in prompts:
+                kind.alone(prompt_of(length, rng), 2)
 
     def turn() -> dict[str, float]:
         found = {}
         for length in prompts:
-            figures = kind.alone(prompt_of(length, rng), count)
+            with instructions():
+                figures = kind.alone(prompt_of(length, rng), count)
             for name, seconds in zip(("read", "read wall", "write", "write wall"), figures):
                 found[f"{name} {length}"] = seconds
         return found
@@ -332,11 +343,27 @@ def answer_rows() -> list[Row]:
     return found
 
 
+def rows_of_avx2() -> list[Row]:
+    """The same with AVX2 and nothing later, which is what the wheel of llama.cpp has anyway."""
+    params: dict[str, Any] = {"prompts": [16, 128], "count": 16, "isa": "avx2"}
+    return [
+        Row(
+            f"{NAME}: {what}, ISA=avx2, tokens a CPU-second", SUBJECT, "answers of a model",
+            "tokens/s", Wanted(limit, of_ratio=True), params, {"count": 3}, how="turns", key=key,
+            most_rounds=5, work=work, one_thread_too=True, libraries=(LLAMA,),
+        )
+        for what, key, limit, work in (
+            ("decoding at 16", "write 16", 1.2, 1),
+            ("a prompt of 128", "read 128", 1.8, 128),
+        )
+    ]  # fmt: skip
+
+
 def rows() -> list[Row]:
     """What `SUBJECT` has, where the model is installed."""
     if model_path() is None:
         return []
-    found = answer_rows()
+    found = [*answer_rows(), *rows_of_avx2()]
     slots: dict[str, Any] = {"slots": 8, "count": 24}
     for key, unit, text, wanted in (
         ("each", "tokens/s", "8 answers together, tokens a CPU-second", None),

@@ -275,8 +275,8 @@ CLANG = Setting(
 ISA = Setting(
     "ISA",
     "",
-    "Newest SIMD instructions that kernels of an x86 processor may use: avx2 leaves out AVX-512; "
-    "empty means all that it has.",
+    "Newest SIMD instructions that kernels of an x86 processor may use: avxvnni leaves out "
+    "AVX-512, avx2 all that came after AVX2; empty means all that it has.",
     ("codegen",),
 )
 SPEC = Setting(

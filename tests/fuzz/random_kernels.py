@@ -501,12 +501,12 @@ AVX512 = Target(
     "CPU", "llvm", arch="x86_64-any", vector_bits=512, vector_registers=32, masks=True,
     broadcasts=True, cache_bytes=USUAL, threads=8,
     native_ops=PLAIN_OPS | {"DOT", "LDEXP", "EXP2_32NDS"},
-    dot_dtypes=frozenset({"int8", "bfloat16"}), fused=True,
+    dot_dtypes=frozenset({"int8", "bfloat16"}), features=frozenset({"vnni"}), fused=True,
 )  # fmt: skip
 AVX2 = replace(
     AVX512, vector_bits=256, vector_registers=16, masks=False, broadcasts=False,
     native_ops=PLAIN_OPS | {"DOT"},
-    dot_dtypes=frozenset({"int8"}),
+    dot_dtypes=frozenset({"int8"}), features=frozenset(),
 )  # fmt: skip
 NEON = replace(
     AVX512,
@@ -515,6 +515,7 @@ NEON = replace(
     masks=False,
     native_ops=PLAIN_OPS,
     dot_dtypes=frozenset(),
+    features=frozenset(),
 )
 GROUPS = Target(
     "OPENCL", "opencl", arch="any", kind="gpu", vector_bits=128, vector_registers=16,
@@ -525,8 +526,10 @@ GROUPS = Target(
 TARGETS: dict[str, Target] = {
     "avx512": AVX512,
     "avx512, small caches, one thread": replace(AVX512, cache_bytes=SMALL, threads=1),
+    "avx512 without VNNI": replace(AVX512, features=frozenset()),
     "avx512 that moves halves": replace(AVX512, move_bits=256, threads=3, cache_bytes=SMALL),
     "avx2": AVX2,
+    "avx2 with VNNI": replace(AVX2, features=frozenset({"vnni"})),
     "avx2, small caches": replace(AVX2, cache_bytes=SMALL, threads=2),
     "avx2 in C": replace(AVX2, language="c", native_ops=PLAIN_OPS, dot_dtypes=frozenset()),
     "sse": replace(AVX2, vector_bits=128, threads=1, dot_dtypes=frozenset(), fused=False),

@@ -512,22 +512,28 @@ class KernelWriter(AccessWriter):
             group = self.added_together(c, k)
             if len(group) > 1:
                 return self.write_sums(c, group, k)
-        value = self.combine(op, dtype, n, self.folded_values(c, k))
+        value = self.combine_folded(c, k)
         if vector is None:
             return value
         if vector is source.vector:
             return self.horizontal(op, value, dtype, n)
         return self.combine(op, dtype, n, [value] * size_of(vector))
 
+    def combine_folded(self, c: Cell, k: int) -> str:
+        """What instance `k` of a REDUCE folds as one SIMD value."""
+        return self.combine(fold_op(c.u), c.dtype, c.inputs[0][0].width, self.folded_values(c, k))
+
+    def folded_instances(self, c: Cell, k: int) -> list[int]:
+        """Which instances of its source instance `k` of a REDUCE folds."""
+        m = c.inputs[0][1]
+        total = instances(split_lanes(c.u.src[1:])[0])
+        return [i if m is None else m[i] for i in range(k * total, (k + 1) * total)]
+
     def folded_values(self, c: Cell, k: int) -> list[str]:
         """What instance `k` of a REDUCE folds, SIMD lanes aside."""
-        source, m = c.inputs[0]
-        total = instances(split_lanes(c.u.src[1:])[0])
-        found = []
-        for i in range(k * total, (k + 1) * total):
-            j = i if m is None else m[i]
-            found.append(self.text(self.need(source, j), c.dtype, source.width))
-        return found
+        source = c.inputs[0][0]
+        needed = [self.need(source, j) for j in self.folded_instances(c, k)]
+        return [self.text(value, c.dtype, source.width) for value in needed]
 
     def added_together(self, c: Cell, k: int) -> range:
         """The instances of a sum over SIMD lanes whose lanes are added up together with those of k.

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from aster_ml.dtype import DType, dtypes
 from aster_ml.renderer.access import PAGE_NBYTES, unused_before
 from aster_ml.renderer.base import Renderer
-from aster_ml.renderer.cell import Cell, Value
+from aster_ml.renderer.cell import Cell, Value, fold_op
 from aster_ml.renderer.llvm_access import LLVMAccessWriter, Pointer
+from aster_ml.renderer.llvm_dots import Dot, add_dots, most_of_bytes
 from aster_ml.renderer.llvm_maxima import become_one, write_maxima
 from aster_ml.renderer.llvm_rules import (
     LLVM_RULES,
@@ -276,6 +277,21 @@ class LLVMWriter(LLVMAccessWriter):
             reg.values[r] = add_dot(self, reg.dtype, reg.width, a, b, before)
             return
         reg.values[r] = self.rules[Ops.MULACC](self, reg.dtype, reg.width, [a, b, before], None)
+
+    def combine_folded(self, c: Cell, k: int) -> str:
+        """DOTs of int8 are added up by what multiplies."""
+        source = c.inputs[0][0]
+        if source.op is not Ops.DOT or fold_op(c.u) is not Ops.ADD or c.dtype is not dtypes.int32:
+            return super().combine_folded(c, k)
+        dots = []
+        most = most_of_bytes(source.u.src[0])
+        for j in self.folded_instances(c, k):
+            x, y = (
+                self.wide_text(d, i, self.need(d, i), source.width)
+                for d, i in [(d, j if dm is None else dm[j]) for d, dm in source.inputs]
+            )
+            dots.append(Dot(x, y, most))
+        return add_dots(self, source.width, dots, self.target)
 
     def define_local(self, c: Cell) -> None:
         """Scratch is a piece of the stack, a larger one begins in the middle of a page."""

@@ -351,8 +351,13 @@ def write_mulacc(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> s
     return str(w.call(kind, f"llvm.fmuladd.{mangle(dtype, n)}", args, f"{kind}, {kind}, {kind}"))
 
 
-# The widths for which x86 has instructions that a DOT is.
+# The widths for which x86 has instructions that a DOT is, and those that multiply pairs of int16.
 DOT_WIDTHS = {4: "128", 8: "256", 16: "512"}
+PAIRS_TO_WORDS = {
+    4: "llvm.x86.sse2.pmadd.wd",
+    8: "llvm.x86.avx2.pmadd.wd",
+    16: "llvm.x86.avx512.pmaddw.d.512",
+}
 
 
 def add_dot(w: Any, dtype: DType, n: int, x: str, y: str, total: str) -> str:
@@ -360,7 +365,7 @@ def add_dot(w: Any, dtype: DType, n: int, x: str, y: str, total: str) -> str:
     if n not in DOT_WIDTHS:
         raise InternalError(f"renderer: there is no DOT of {n} words at once")
     words, kind = llvm_type(dtypes.uint32, n), llvm_type(dtype, n)
-    if dtype.kind != "float" and not has_avx512(w.target):
+    if dtype.kind != "float" and not w.target.dots_at_once:
         return add_pairs(w, dtype, n, x, y, total)
     if dtype.kind == "float":
         parts, name = f"<{2 * n} x bfloat>", "avx512bf16.dpbf16ps"
@@ -374,7 +379,7 @@ def add_dot(w: Any, dtype: DType, n: int, x: str, y: str, total: str) -> str:
 
 
 def add_pairs(w: Any, dtype: DType, n: int, x: str, y: str, total: str) -> str:
-    """A DOT of int8 added to `total` with AVX2: of every second element, twice, as int16.
+    """A DOT of int8 added to `total` as pairs: of every second element, twice, as int16.
 
     What is done to x and y alone is done once for all results that they serve: LLVM sees to it.
     """
@@ -388,7 +393,7 @@ def add_pairs(w: Any, dtype: DType, n: int, x: str, y: str, total: str) -> str:
         (even, w.emit(f"ashr {shorts} {signed}, {byte}")),
         (w.emit(f"lshr {shorts} {x}, {byte}"), w.emit(f"ashr {shorts} {y}, {byte}")),
     )
-    name = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd"}[n]
+    name = PAIRS_TO_WORDS[n]
     for a, b in pairs:
         products = w.call(kind, name, f"{shorts} {a}, {shorts} {b}", f"{shorts}, {shorts}")
         total = w.emit(f"add {kind} {total}, {products}")

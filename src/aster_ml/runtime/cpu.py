@@ -85,7 +85,9 @@ def cpu_target(language: str, arch: str, threads: int) -> Target:
         vector_bits=bits, move_bits=host.move_bits, vector_registers=registers,
         masks=host.has_masks, broadcasts=host.broadcasts,
         cache_bytes=cache_bytes(), threads=threads,
-        native_ops=PLAIN_OPS | more, dot_dtypes=dots, fused=language == "llvm" and host.is_fused,
+        native_ops=PLAIN_OPS | more, dot_dtypes=dots,
+        features=host.simd_features if dots else frozenset(),
+        fused=language == "llvm" and host.is_fused,
     )  # fmt: skip
 
 

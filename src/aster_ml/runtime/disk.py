@@ -14,8 +14,11 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+
+import numpy as np
 
 from aster_ml.allocator import Allocator
 from aster_ml.backend import Backend, Program
@@ -26,10 +29,13 @@ from aster_ml.errors import (
     FileMissingError,
     OutOfMemoryError,
 )
+from aster_ml.helpers import round_up
 from aster_ml.runtime.host_queue import HostQueue
 from aster_ml.target import IDLE, Target
 
 DOC = "files; DISK:path holds data, runs nothing"
+# The maps that are in use.
+MAPS: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
 class Descriptor:
@@ -208,7 +214,27 @@ def map_file(path: Path) -> mmap.mmap:
         ) from error
     if hasattr(mmap, "MADV_WILLNEED"):
         found.madvise(mmap.MADV_WILLNEED)
+    MAPS.add(found)
     return found
+
+
+def forget_pages(memory: memoryview) -> None:
+    """Gives pages of a mapped file back; what of them is read again comes from the system's cache.
+
+    Memory that lies in no map stays as it is.
+    why: of what was copied in another form no page is wanted any more, and all that were touched
+    count as this process's memory
+    """
+    if not hasattr(mmap, "MADV_DONTNEED") or not memory.nbytes:
+        return
+    begin = np.frombuffer(memory, np.uint8).ctypes.data
+    for found in list(MAPS):
+        first = begin - np.frombuffer(found, np.uint8).ctypes.data
+        if 0 <= first < len(found):
+            start = round_up(first, mmap.PAGESIZE)
+            stop = (first + memory.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+            if start < stop:
+                found.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
 
 def reserve(path: Path, number: int, length: int, stop: int) -> None:

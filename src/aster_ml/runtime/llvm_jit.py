@@ -32,8 +32,14 @@ CODEGEN_LEVEL = 1
 # For functions that only call kernels: a fifth of the time of 1.
 QUICK_LEVEL = 0
 
-# How the names of features begin that each value of ISA leaves out.
-LEFT_OUT: dict[str, tuple[str, ...]] = {"": (), "avx2": ("avx512", "avx10")}
+# How the names of features begin that each value of ISA leaves out. Of what came after AVX2 some
+# processors have parts without AVX-512.
+AVX512 = ("avx512", "avx10", "amx")
+LEFT_OUT: dict[str, tuple[str, ...]] = {
+    "": (),
+    "avxvnni": AVX512,
+    "avx2": (*AVX512, "avxvnni", "avxifma", "avxneconvert", "gfni"),
+}
 
 # Most objects in one library: twice as many gain nothing more.
 MOST_TOGETHER = 16
@@ -114,10 +120,15 @@ class Host(NamedTuple):
     @property
     def dot_dtypes(self) -> frozenset[str]:
         """Narrow dtypes whose neighbours one instruction, or a few, multiply and add up."""
-        if self.vector[0] != 512:
-            return frozenset({"int8"} if self.has("avx2") else set())
-        instructions = {"int8": "avx512vnni", "bfloat16": "avx512bf16"}
-        return frozenset([name for name, has in instructions.items() if self.has(has)])
+        wide = self.vector[0] == 512
+        found = {"int8"} if self.has("avx512bw" if wide else "avx2") else set()
+        return frozenset({*found, "bfloat16"} if wide and self.has("avx512bf16") else found)
+
+    @property
+    def simd_features(self) -> frozenset[str]:
+        """What else its SIMD instructions do, by the names of `Target.features`."""
+        has_vnni = self.has("avx512vnni" if self.vector[0] == 512 else "avxvnni")
+        return frozenset({"vnni"} if has_vnni else ())
 
 
 @functools.cache
@@ -141,7 +152,8 @@ def host() -> Host:
 def host_within(isa: str) -> Host:
     """The host of a value of ISA."""
     if isa not in LEFT_OUT:
-        raise ArgumentError(f"setting ISA is avx2 or empty, given {isa!r}")
+        values = ", ".join([name for name in LEFT_OUT if name])
+        raise ArgumentError(f"setting ISA is one of {values}, or empty, given {isa!r}")
     llvm = binding()
     with Held():
         has = dict(llvm.get_host_cpu_features())

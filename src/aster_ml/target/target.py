@@ -60,8 +60,9 @@ class Target:
     kernel and `max_turns` the most turns of all loops of one work-item, 0 where there is no limit;
     `warp` work-items run in step, on `units` processors, 0 where
     that is not known. `features` are names of what else there is: "shuffle", "ldmatrix",
-    "cp_async", "tma", "wgmma", and "mma_fp8" where products of fp8 are single instructions, and
-    "untried" where no self-test has shown that those work which nobody has run on hardware;
+    "cp_async", "tma", "wgmma", "mma_fp8" where products of fp8 are single instructions, "vnni"
+    where a DOT of int8 is one, and "untried" where no self-test has shown that those work which
+    nobody has run on hardware;
     `tensor_cores` names rows of `target/tensor_cores`. `native_dtypes` have arithmetic of their
     own; `native_ops` are names of ops. `dot_dtypes` are the narrow dtypes for which Ops.DOT is an
     instruction, or a few, and `fused` says that MULACC is rounded once. `flushes` names the dtypes
@@ -141,6 +142,11 @@ class Target:
     def costs(self) -> Costs:
         """What things take on such a machine."""
         return costs_of(self.arch)
+
+    @functools.cached_property
+    def dots_at_once(self) -> bool:
+        """Whether a DOT of int8 is one instruction, and not products of pairs."""
+        return "vnni" in self.features
 
     @functools.cached_property
     def copies(self) -> Copies:

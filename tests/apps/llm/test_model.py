@@ -16,7 +16,7 @@ import pytest
 from aster_ml import Tensor, TinyJit, Variable
 from aster_ml.apps.llm.architectures import ARCHITECTURES, read_config
 from aster_ml.apps.llm.model import Chunk, Model, Rows
-from aster_ml.apps.llm.weights import load_weights
+from aster_ml.apps.llm.weights import INT8, load_weights
 from aster_ml.engine.realize import settle
 from aster_ml.errors import FormatError
 from aster_ml.nn.ggml import NAMED
@@ -227,7 +227,7 @@ def test_packed_weights_give_the_odds_of_their_floats(name: str, tmp_path: pathl
 def test_weights_of_integer_products_leave_nothing_to_compute(tmp_path: pathlib.Path) -> None:
     make(tmp_path / "x.gguf", "llama Q4_1")
     metadata, tensors = gguf_load(tmp_path / "x.gguf", raw=True)
-    weights = load_weights(tensors, "packed", integers=True)
+    weights = load_weights(tensors, "packed", products=INT8)
     model = Model(read_config(metadata), weights, CONTEXT, 1, "f32")
     assert len(weights.interleaved) > 7
     assert set(weights.interleaved).isdisjoint(weights.tensors)
@@ -249,7 +249,7 @@ def test_weights_of_integer_products_leave_nothing_to_compute(tmp_path: pathlib.
 def test_products_in_integers_give_the_odds_of_floats(name: str, tmp_path: pathlib.Path) -> None:
     model = make(tmp_path / "x.gguf", name)
     metadata, tensors = gguf_load(tmp_path / "x.gguf", raw=True)
-    weights = load_weights(tensors, "packed", integers=True)
+    weights = load_weights(tensors, "packed", products=INT8)
     fits = name.split()[-1] in INTERLEAVED
     assert (
         any([n in weights.interleaved for n in ("blk.0.attn_q.weight", "blk.0.ffn_up_exps.weight")])

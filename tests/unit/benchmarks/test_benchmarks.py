@@ -212,7 +212,7 @@ def test_rows_of_language_models_share_measurements(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(language, "model_path", lambda: Path("model.gguf"))
     rows = language.rows()
     groups = list(group_rows(rows, [2], quick=False))
-    assert len(groups) == 5
+    assert len(groups) == 6
     assert sum(len(group.rows) for group in groups) == len(rows)
     assert {r.how for r in rows} == {"turns", "once"}
     cases = {**language.CASES, **language.TURNS}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from aster_ml.errors import (
     ShapeError,
 )
 from aster_ml.nn.state import safe_load, safe_save
+from aster_ml.runtime.disk import forget_pages
 
 
 def on_disk(path: Path, *shape: int, dtype: Any = dtypes.int32, fill: int | None = 0) -> Tensor:
@@ -299,6 +303,35 @@ def test_a_mapped_file_stays_open(tmp_path: Path) -> None:
     if os.name == "posix":
         path.unlink()
     assert x[8:].sum().item() == sum(range(8, 64))
+
+
+def resident(path: Path) -> int:
+    """Bytes of a mapped file that count as this process's memory."""
+    text = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
+    part = text.partition(str(path))[2]
+    found = re.search(r"Rss:\s+(\d+) kB", part)
+    assert found is not None
+    return int(found[1]) << 10
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says how much is resident, on Linux")
+def test_pages_of_a_mapped_file_are_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    numbers = np.arange(1 << 20, dtype=np.int32)
+    numbers.tofile(path)
+    x = Tensor.from_file(path, dtype="int32")
+    own = Tensor(numbers).realize()
+    assert x.sum(dtype="int64").item() == numbers.sum(dtype=np.int64)
+    touched = resident(path)
+    # A part of it, whose pages at both ends others may want.
+    memory = x.memory().as_memoryview()
+    forget_pages(memory[5000:-5000])
+    assert touched - resident(path) >= numbers.nbytes - 10000 - 2 * mmap.PAGESIZE
+    assert x.tolist() == numbers.tolist()
+    # What is no part of a map, and nothing at all.
+    forget_pages(own.memory().as_memoryview())
+    forget_pages(memoryview(b""))
+    assert own.tolist() == numbers.tolist()
 
 
 @pytest.mark.parametrize(

@@ -210,16 +210,22 @@ def test_what_does_not_link(capfd: pytest.CaptureFixture[str]) -> None:
 def test_isa_leaves_instructions_out() -> None:
     with Context(ISA="avx2"):
         host = llvm_jit.host()
-        assert not [name for name in host.features.split(",") if name.startswith("+avx512")]
+        later = ("+avx512", "+avx10", "+amx", "+avxvnni", "+gfni")
+        assert not [name for name in host.features.split(",") if name.startswith(later)]
         assert host.vector[0] <= 256
+        assert not host.simd_features
         key = llvm_jit.host_key()
         double = "%y = fadd <16 x float> %x, %x\n  ret <16 x float> %y"
         text = assemble(f"define <16 x float> @f(<16 x float> %x) {{\n  {double}\n}}")
         assert "zmm" not in text
     assert (llvm_jit.host_key() != key) == llvm_jit.host().has("avx512f")
+    has_vnni = llvm_jit.host().has("avxvnni")
+    with Context(ISA="avxvnni"):
+        assert llvm_jit.host().vector[0] <= 256
+        assert ("vnni" in llvm_jit.host().simd_features) == has_vnni
     with (
         Context(ISA="avx3"),
-        pytest.raises(ArgumentError, match="setting ISA is avx2 or empty, given 'avx3'"),
+        pytest.raises(ArgumentError, match="setting ISA is one of avxvnni, avx2, or empty, given"),
     ):
         llvm_jit.host()
 

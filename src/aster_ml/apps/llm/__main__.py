@@ -17,7 +17,7 @@ from aster_ml.apps.llm.extras import needed
 from aster_ml.apps.llm.loading import Language, load_language
 from aster_ml.apps.llm.sampling import Sampling
 from aster_ml.apps.llm.terminal import Chat, run_chat
-from aster_ml.apps.llm.weights import DTYPES, FLOAT, INT8, PACKED
+from aster_ml.apps.llm.weights import AUTO, DTYPES, FLOAT, INT8, PACKED
 from aster_ml.errors import ArgumentError, AsterError
 
 MOST_SLOTS = 64
@@ -58,8 +58,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--no-map", action="store_true", help="read weights into memory: the file may change then"
     )
     parser.add_argument(
-        "--products", choices=(INT8, FLOAT), default=INT8,
-        help="of packed weights; for int8 what they multiply is rounded to 15 bits",
+        "--products", choices=(AUTO, INT8, FLOAT), default=AUTO,
+        help="of packed weights; for int8 what they multiply is rounded to 15 bits; auto is "
+        "the quicker one here, by type and shape",
     )  # fmt: skip
     parser.add_argument("--kv-dtype", choices=sorted(DTYPES), default="f16", help="of the memory")
     parser.add_argument(

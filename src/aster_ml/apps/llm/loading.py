@@ -18,7 +18,7 @@ from aster_ml.apps.llm.extras import needed
 from aster_ml.apps.llm.model import Model
 from aster_ml.apps.llm.recordings import Recordings
 from aster_ml.apps.llm.tokenizer import Tokenizer
-from aster_ml.apps.llm.weights import INT8, PACKED, load_weights, multiplies_int8
+from aster_ml.apps.llm.weights import AUTO, PACKED, load_weights
 from aster_ml.errors import ArgumentError, FormatError
 from aster_ml.nn.state import gguf_load
 
@@ -64,7 +64,7 @@ def load_language(
     progress: bool = False,
     adapter: str | pathlib.Path | None = None,
     mapped: bool = True,
-    products: str = INT8,
+    products: str = AUTO,
 ) -> Language:
     """Reads a model; a context of 0 is the model's own, or 4096 where that is more.
 
@@ -72,13 +72,13 @@ def load_language(
     the file has them are read where they lie in it, unless `mapped` is False: the file has to stay
     as it is (`Tensor.from_file`). With `products` "int8" what packed weights multiply is rounded,
     in two digits of int8, to 127 * 128 steps either way of the largest in each block of 32, where
-    the processor multiplies int8; with "float" never.
+    the processor multiplies int8; with "auto" where it is quicker so for the type and shape, too;
+    with "float" never.
 
     Raises: FormatError for a file that is damaged or of a model that is not known here.
     ArgumentError for a context that is longer than the model's.
     """
     place = pathlib.Path(path)
-    integers = dtype == PACKED and products == INT8 and multiplies_int8()
     metadata, tensors = gguf_load(place, raw=True, mapped=mapped)
     config = read_config(metadata)
     if context > config.context:
@@ -94,7 +94,7 @@ def load_language(
             "gguf",
         )
     template = make_template(metadata, tokenizer)
-    weights = load_weights(tensors, dtype, progress, integers)
+    weights = load_weights(tensors, dtype, progress, products)
     if adapter is not None:
         for name, added in load_adapters(adapter, config).items():
             weights.adapt(name, added)

@@ -16,13 +16,15 @@ from aster_ml import Device, Tensor, dtypes
 from aster_ml.errors import FormatError
 from aster_ml.nn.fileio import show_value
 from aster_ml.nn.interleaved import Interleaved, Interleaver, can_interleave
+from aster_ml.nn.packed_prices import prefers_integers
 from aster_ml.nn.quantised import QuantTensor
+from aster_ml.runtime.disk import forget_pages
 
 DTYPES = {"f16": dtypes.float16, "bf16": dtypes.bfloat16, "f32": dtypes.float32}
 # As a file has them: unpacked in each product, and no float copy is kept.
 PACKED = "packed"
-# Products of packed weights: of int8, or of floats.
-INT8, FLOAT = "int8", "float"
+# Products of packed weights: of int8, of floats, or for each matrix of what is quicker here.
+INT8, FLOAT, AUTO = "int8", "float", "auto"
 # Bytes that are read and unpacked together: one schedule for many tensors, and a bar that moves.
 BATCH_BYTES = 32 << 20
 F16_MAX = 65504.0
@@ -215,13 +217,14 @@ def load_weights(
     tensors: Mapping[str, QuantTensor],
     dtype: str = PACKED,
     progress: bool = False,
-    integers: bool = False,
+    products: str = FLOAT,
 ) -> Weights:
     """Reads all weights: matrices in the dtype, all that has one axis in float32.
 
     With the dtype "packed" quantised matrices stay in their blocks, and others are float16. With
-    `integers` products of those in blocks are of integers, where their type and shape allow it:
-    what they multiply is two digits of int8 (`nn.interleaved`).
+    `products` "int8" what those in blocks multiply is two digits of int8 (`nn.interleaved`), where
+    type and shape allow it and the device multiplies int8; with "auto" where that is quicker, too
+    (`nn.packed_prices`).
 
     Raises: FormatError for a weight that float16 cannot hold.
     """
@@ -234,8 +237,12 @@ def load_weights(
         total=total, unit="B", unit_scale=True, desc="weights", disable=not progress, leave=False
     ) as bar:
         for name, packed in tensors.items():
-            if integers and stays_packed(packed, dtype) and can_interleave(packed):
-                interleaved[name] = interleave(packed.to(Device.DEFAULT).realize())
+            if stays_packed(packed, dtype) and multiplies_integers(packed, products):
+                here = packed.to(Device.DEFAULT).realize()
+                interleaved[name] = interleave(here)
+                memory = here.blocks.memory()
+                if memory.is_seen_by_host():
+                    forget_pages(memory.as_memoryview())
                 bar.update(packed.nbytes())
                 continue
             waiting.append((name, packed))
@@ -250,9 +257,13 @@ def load_weights(
     return Weights(found, sizes, interleaved)
 
 
-def multiplies_int8() -> bool:
-    """Whether the default device has an instruction for products of int8."""
-    return "int8" in Device[Device.DEFAULT].target.dot_dtypes
+def multiplies_integers(packed: QuantTensor, products: str) -> bool:
+    """Whether products with a matrix are of integers on the default device."""
+    target = Device[Device.DEFAULT].target
+    if products == FLOAT or "int8" not in target.dot_dtypes or not can_interleave(packed):
+        return False
+    m, k = packed.shape[-2:]
+    return products == INT8 or prefers_integers(packed.type, m, k, target)
 
 
 def stays_packed(weight: QuantTensor, dtype: str) -> bool:

@@ -195,7 +195,7 @@ def all_choices(plan: Plan, product: Product, group: int) -> Iterator[Choice]:
 
 def makes_pairs(target: Target, group: int) -> bool:
     """Whether a DOT is products of pairs, and not one instruction."""
-    return group > 1 and not target.masks
+    return group == WORD_NBYTES and not target.dots_at_once
 
 
 def step_of(target: Target, group: int, rows: int, values: int) -> Estimate:

@@ -15,7 +15,7 @@ four fields at once
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from aster_ml.codegen.analysis import find_strides
@@ -140,7 +140,7 @@ def multiply_words(kernel: Kernel, target: Target) -> None:
     for u in kernel.reduces:
         found = find_block_product(u)
         if found is not None and found.lane is not None and size_of(found.lane) in WIDTHS:
-            changes[u] = asking_once(in_words(found), asked)
+            changes[u] = asking_once(in_words(kernel, found), asked)
     if changes:
         kernel.sink = substitute(kernel.sink, changes)
 
@@ -156,18 +156,28 @@ def asking_once(product: UOp, asked: set[UOp]) -> UOp:
     return substitute(product, again)
 
 
-def in_words(found: BlockProduct) -> UOp:
-    """The sum over words; each term is one of its own, which is added up by what multiplies."""
+def in_words(kernel: Kernel, found: BlockProduct) -> UOp:
+    """The sum over words; several terms are lanes of one sum.
+
+    why: what multiplies adds up all of a sum
+    """
     rest = [r for r in found.reduce.src[1:] if r is not found.group]
-    total: UOp | None = None
-    for field, signed in found.terms:
-        x = as_word(field, found.group) ^ UOp.const(WORD, HIGH)
-        value = UOp(Ops.DOT, INT, (x, as_word(signed, found.group)))
-        if rest:
-            value = UOp(Ops.REDUCE, INT, (value, *rest), ReduceArg(Ops.ADD))
-        total = value if total is None else total + value
-    assert total is not None
-    return total
+    fields = [as_word(field, found.group) for field, _ in found.terms]
+    words = [as_word(signed, found.group) for _, signed in found.terms]
+    if len(found.terms) > 1:
+        lane = kernel.new_range(UOp.index_const(len(found.terms)), AxisType.UNROLL)
+        fields, words = [chosen_by(lane, fields)], [chosen_by(lane, words)]
+        rest.append(lane)
+    value = UOp(Ops.DOT, INT, (fields[0] ^ UOp.const(WORD, HIGH), words[0]))
+    return UOp(Ops.REDUCE, INT, (value, *rest), ReduceArg(Ops.ADD)) if rest else value
+
+
+def chosen_by(lane: UOp, parts: Sequence[UOp]) -> UOp:
+    """One of several values by the step of a lane."""
+    value = parts[-1]
+    for i in reversed(range(len(parts) - 1)):
+        value = lane.alu(Ops.CMPEQ, UOp.index_const(i)).where(parts[i], value)
+    return value
 
 
 def as_word(part: UOp, group: UOp) -> UOp:

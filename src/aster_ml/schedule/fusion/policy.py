@@ -31,8 +31,8 @@ DECIDED = ELEMENTWISE | {Ops.PAD, Ops.RESHAPE, Ops.INDEX, Ops.REDUCE}
 # Nodes below one that is weighed which are looked at for what others read too.
 MOST_SEEN = 64
 
-# What cuts bits out of a byte, most steps of it with views between, and where bytes lie.
-BITS, MOST_STEPS = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR}), 8
+# What cuts bits out of bytes and joins them, and where bytes lie.
+BITS = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR})
 MEMORY = frozenset({Ops.PARAM, Ops.CONTIGUOUS, Ops.AFTER})
 NUMBERS = ("int", "uint", "float")
 
@@ -221,7 +221,7 @@ class Decisions(Body):
         return True
 
     def is_field(self, u: UOp, readings: list[Reading]) -> bool:
-        """Whether sums read some bits of a byte, or a byte as int32.
+        """Whether sums read some bits of bytes, or a byte as int32.
 
         why: cutting them out takes no longer than loading them does, and four bytes at once less
         """
@@ -229,16 +229,22 @@ class Decisions(Body):
         field = u.src[0] if is_wide else u
         if field.dtype.itemsize != 1 or (not is_wide and field.op not in BITS):
             return False
-        for _ in range(MOST_STEPS):
-            if field.op in BITS and field.src[1].op is Ops.CONST:
-                field = field.src[0]
-            elif field.op in MOVEMENT:
-                field = field.src[0]
-        if field not in self.forced and field.op not in MEMORY:
-            return False
-        if any([r.way.valid is not None for r in readings]):
+        if not self.is_cut_from_bytes(field) or any([r.way.valid is not None for r in readings]):
             return False
         return all([any(map(is_summed, self.used(r.way))) for r in readings])
+
+    def is_cut_from_bytes(self, field: UOp) -> bool:
+        """Whether bitwise ops and views alone make a value, of few bytes of memory."""
+        stack, left = [field], MOST_SEEN
+        while stack and left:
+            left -= 1
+            x = stack.pop()
+            if x in self.forced or x.op in MEMORY or x.op is Ops.CONST:
+                continue
+            if x.op not in BITS and x.op not in MOVEMENT:
+                return False
+            stack.extend(x.src if x.op in BITS else x.src[:1])
+        return not stack
 
     def slides(self, u: UOp, way: AccessPath) -> bool:
         """Whether memory with its padding is read by small windows, for few results each.

@@ -37,6 +37,7 @@ DOTS = Target(
     "CPU", "llvm", vector_bits=512, vector_registers=32, masks=True, broadcasts=True,
     cache_bytes=(32 << 10, 1 << 20, 16 << 20),
     native_ops=PLAIN_OPS | {"DOT"}, dot_dtypes=frozenset({"int8", "bfloat16"}),
+    features=frozenset({"vnni"}),
 )  # fmt: skip
 PAIRS = replace(
     DOTS,
@@ -45,6 +46,7 @@ PAIRS = replace(
     masks=False,
     broadcasts=False,
     dot_dtypes=frozenset({"int8"}),
+    features=frozenset(),
 )
 TURNS = ("nn", "nt", "tn", "tt")
 
