@@ -10,9 +10,11 @@ Source: RFC 9110 and 6454 for the headers.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Collection
 
 EVERY = "*"
+HOST = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(:[0-9]{1,5})?")
 
 
 def is_loopback(host: str) -> bool:
@@ -26,12 +28,9 @@ def is_loopback(host: str) -> bool:
 
 
 def name_of(host: str) -> str:
-    """The name or address in a Host header, without its port and brackets."""
-    text = host.strip().lower()
-    if text.startswith("["):
-        return text[1:].partition("]")[0]
-    name = text.partition(":")[0] if text.count(":") == 1 else text
-    return name.removesuffix(".")
+    """The name or address in a Host header, without its port and brackets; "" for none."""
+    found = HOST.fullmatch(host.strip().lower())
+    return (found["address"] or found["name"]).removesuffix(".") if found else ""
 
 
 def why_refused(
@@ -48,6 +47,7 @@ def why_refused(
             return f"the Host {host!r} is not one by which this server may be asked"
     if origin is None or EVERY in origins or origin in origins:
         return None
-    if origin.partition("://")[2].lower() == (host or "").strip().lower():
+    page = origin.partition("://")[2].lower()
+    if page and page == (host or "").strip().lower():
         return None
     return f"pages of {origin!r} may not ask this server"

@@ -11,7 +11,6 @@ import argparse
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from aster_ml.errors import ArgumentError
+from aster_ml.processes import run_quietly
 
 MARK = "# >"
 
@@ -97,10 +97,7 @@ def differences(source: str, printed: list[str]) -> Iterator[str]:
 
 def run(path: Path, echo: bool = True) -> list[str]:
     """Runs a lesson in a process of its own; returns what is not as it says."""
-    command = [sys.executable, "-X", "utf8", str(path)]
-    done = subprocess.run(
-        command, capture_output=True, encoding="utf-8", check=False, env={**os.environ, "TQDM": "0"}
-    )
+    done = run_quietly(["-X", "utf8", str(path)], {**os.environ, "TQDM": "0"})
     printed = [line for line in done.stdout.splitlines() if line.strip()]
     if echo:
         print(done.stdout, end="")

@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from aster_ml.errors import ArgumentError, AsterError
+from aster_ml.processes import run_python
 from aster_ml.viz.compare import compared
 from aster_ml.viz.page import data_of, page_of
 from aster_ml.viz.serve import serve_file, serve_script
@@ -49,14 +48,14 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def record(words: Sequence[str], output: str, as_json: bool) -> int:
+def record(words: Sequence[str], output: str, as_json: bool, in_place: bool) -> int:
     """Runs a script in a process of its own, which writes its file; its exit code."""
     script = Path(words[0])
     if not script.is_file():
         raise ArgumentError(f"{script} is no file; aster viz wants a script, or ls, show or diff")
     path = output or f"viz-{script.stem}.{'json' if as_json else 'html'}"
     environment = {**os.environ, "VIZ": path}
-    return subprocess.call([sys.executable, str(script), *words[1:]], env=environment)
+    return run_python([str(script), *words[1:]], environment, in_place)
 
 
 def answer(words: Sequence[str], output: str, as_json: bool) -> Iterable[str]:
@@ -85,8 +84,11 @@ def answer(words: Sequence[str], output: str, as_json: bool) -> Iterable[str]:
     return [json.dumps(kernel)] if as_json else kernel_lines(data, kernel, rest[2:] or [*VIEWS])
 
 
-def run_viz(words: Sequence[str]) -> tuple[int, Iterable[str]]:
-    """The exit code of a command, and the lines to print."""
+def run_viz(words: Sequence[str], in_place: bool = False) -> tuple[int, Iterable[str]]:
+    """The exit code of a command, and the lines to print.
+
+    With `in_place` a script may take the place of this process (`run_python`).
+    """
     options = parser().parse_args(words)
     if not options.words:
         return 2, [USAGE]
@@ -97,6 +99,6 @@ def run_viz(words: Sequence[str]) -> tuple[int, Iterable[str]]:
             return serve_file(read(options.words[0]), options.port), []
         if options.serve:
             return serve_script(options.words, options.port), []
-        return record(options.words, options.output, options.json), []
+        return record(options.words, options.output, options.json, in_place), []
     except AsterError as error:
         return 2, [f"aster viz: {error}"]
