@@ -13,6 +13,7 @@ pytest.importorskip("tokenizers")
 from aster_ml.apps.llm.answers import Answer, Piece, collect
 from aster_ml.apps.llm.engine import CHUNK, Engine, Queue
 from aster_ml.apps.llm.loading import Language, load_language
+from aster_ml.apps.llm.recordings import jits_of
 from aster_ml.apps.llm.sampling import Sampling
 from aster_ml.errors import ArgumentError
 from tests.apps.llm.random_models import write_model
@@ -191,3 +192,31 @@ def test_a_chat_is_the_template_and_the_beginning_once(tmp_path: pathlib.Path) -
 def test_engines_have_slots_of_their_own(language: Language) -> None:
     assert isinstance(language.engine, Engine)
     assert [slot.number for slot in language.engine.slots] == [0, 1, 2]
+
+
+def test_a_server_that_is_warm_records_nothing_more(tmp_path: pathlib.Path) -> None:
+    """Whatever answers want, alone or together."""
+    write_model(tmp_path / "x.gguf", "llama")
+    own = load_language(tmp_path / "x.gguf", "f32", slots=3, memory="f32")
+    own.engine.warm()
+    jits = list(jits_of(own.engine).values())
+    before = [len(jit.portable()) for jit in jits]
+    assert all(before)
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"sampling": Sampling(top_p=0.5), "top": 3},
+        {"sampling": Sampling(0.0), "top": 20},
+        {"sampling": Sampling(top_k=5, repetition_penalty=2.0)},
+        {"sampling": Sampling(top_k=5)},
+        {"sampling": Sampling(0.0, logit_bias={3: 5.0}), "top": 1},
+        {"sampling": Sampling(presence_penalty=1.0, top_p=0.9)},
+        {"sampling": Sampling(top_p=0.9)},
+    ]
+    rng = random.Random(3)
+    for together in (1, 2, 3, 3, 2):
+        for _ in range(6):
+            for prompt in prompts_of(rng.randrange(99), together):
+                own.engine.submit(ask(own, prompt, 3, **rng.choice(kinds))[0])
+            while own.engine.step():
+                continue
+    assert [len(jit.portable()) for jit in jits] == before

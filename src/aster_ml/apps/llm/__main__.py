@@ -170,8 +170,10 @@ def serve(
         body_bytes=body_bytes(language.room),
     )  # fmt: skip
     app = app_module.make_app(language, rules, embedder)
-    print(f"{language.name}: {listening.address_of(options.host, options.port)}", flush=True)
-    server = listening.Server(app, app.state.service.worker.finish)
+    # Kept for the next start. Later it would stop those who read a stream.
+    language.engine.warm()
+    said = f"{language.name}: {listening.address_of(options.host, options.port)}"
+    server = listening.Server(app, app.state.service.worker.finish, said)
     server.run(sockets=[address])
     language.keep()
     server.rest()

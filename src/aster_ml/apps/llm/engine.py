@@ -19,7 +19,7 @@ import numpy as np
 from aster_ml import Tensor, TinyJit, Variable
 from aster_ml.apps.llm.answers import Answer
 from aster_ml.apps.llm.model import GROUP, Chunk, Model, Rows
-from aster_ml.apps.llm.sampling import Draw, Sampler
+from aster_ml.apps.llm.sampling import RECORDED, Draw, Sampler
 from aster_ml.errors import ArgumentError
 
 # Tokens of a prompt that are computed together: long enough for matrix products, short enough that
@@ -164,6 +164,25 @@ class Engine:
         place = self.number(slot), self.start.bind(len(slot.tokens))
         zeros = Tensor(np.zeros((1, CHUNK), np.int32)).realize()
         self.read_chunk(zeros, *place, self.groups.bind(1), self.last.bind(0))
+
+    def warm(self) -> None:
+        """Records all kinds of steps: later they would stop everybody for as long as it takes.
+
+        No answer may be there yet.
+        """
+        zeros = Tensor(np.zeros((1, CHUNK), np.int32)).realize()
+        first, one = self.number(self.slots[0]), Tensor(np.zeros((1, 1), np.int32)).realize()
+        for _ in range(RECORDED):
+            place = first, self.start.bind(0)
+            self.read_chunk(zeros, *place, self.groups.bind(1), self.last.bind(0))
+            logits = self.next_one(one, *place)
+        self.sampler.warm(logits)
+        rows = 1
+        while rows < self.model.slots:
+            rows = min(2 * rows, self.model.slots)
+            for _ in range(RECORDED):
+                logits = self.logits_of(np.zeros((rows, 1), np.int32), np.zeros(rows, np.int32), 1)
+            self.sampler.warm(logits)
 
     # what callers do
 
@@ -313,12 +332,13 @@ class Engine:
                 # A row writes behind what its slot has, and that place has to be there.
                 slot.tokens.pop()
             at[slot.number] = len(slot.tokens)
+        return self.logits_of(tokens, at, int(max(at[slot.number] for slot in writing)) + 1)
+
+    def logits_of(self, tokens: Any, at: Any, end: int) -> Tensor:
+        """The logits after one token of each of the first slots, whose tokens end before `end`."""
         starts = [v.bind(int(n)) for v, n in zip(self.row_starts, at)]
         return self.next_rows(
-            Tensor(tokens).realize(),
-            Tensor(at).realize(),
-            self.end.bind(int(max(at[slot.number] for slot in writing)) + 1),
-            *starts,
+            Tensor(tokens).realize(), Tensor(at).realize(), self.end.bind(end), *starts
         )
 
     def pick(self, logits: Tensor, slots: list[Slot], rows: int) -> None:

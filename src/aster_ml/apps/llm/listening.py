@@ -43,10 +43,17 @@ class Connection(H11Protocol):
         """One more; where there are too many, the one that was quiet longest goes."""
         super().connection_made(transport)
         self.quiet_since = self.unread_since = self.loop.time()
-        if len(self.connections) > MOST_CONNECTIONS:
-            quiet = [c for c in self.connections if isinstance(c, Connection) and not c.is_asking]
+        # One that was ended is gone when the loop comes to it.
+        here = [c for c in self.connections if isinstance(c, Connection) and not c.is_gone]
+        if len(here) > MOST_CONNECTIONS:
+            quiet = [c for c in here if not c.is_asking]
             worst = min(quiet, key=lambda c: c.quiet_since, default=self)
             worst.transport.abort()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has been ended."""
+        return self.transport.is_closing()
 
     @property
     def is_asking(self) -> bool:
@@ -64,9 +71,9 @@ class Connection(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Serves until a signal; `tell` is called then, once."""
+    """Serves until a signal; `tell` is called then, once. `said` is printed when it listens."""
 
-    def __init__(self, app: Any, tell: Callable[[], None]) -> None:
+    def __init__(self, app: Any, tell: Callable[[], None], said: str = "") -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -81,8 +88,14 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=STREAM_SECONDS,
             )
         )
-        self.tell = tell
+        self.tell, self.said = tell, said
         self.watchdog: threading.Timer | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begins to listen, and says so."""
+        await super().startup(sockets)
+        if self.said:
+            print(self.said, flush=True)
 
     async def on_tick(self, counter: int) -> bool:
         """Looks at the connections now and then."""

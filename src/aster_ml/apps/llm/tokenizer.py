@@ -225,7 +225,7 @@ class Tokenizer:
             result.append(self.number[match[0]])
             at = match.end()
             if room and len(result) > MARGIN * room:
-                break
+                raise too_long(f"more than {len(result):,} tokens", room)
         result += self.merge(plain[at:], mark, room)
         if bos and self.adds_bos and result[:1] != [self.bos]:
             result.insert(0, self.bos or 0)
