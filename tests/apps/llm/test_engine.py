@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import random
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 pytest.importorskip("tokenizers")
 
 from aster_ml.apps.llm.answers import Answer, Piece, collect
-from aster_ml.apps.llm.engine import CHUNK, Engine, Queue
+from aster_ml.apps.llm.engine import CHUNK, PART_SECONDS, Engine, Queue
 from aster_ml.apps.llm.loading import Language, load_language
 from aster_ml.apps.llm.recordings import jits_of
 from aster_ml.apps.llm.sampling import Sampling
@@ -220,3 +221,34 @@ def test_a_server_that_is_warm_records_nothing_more(tmp_path: pathlib.Path) -> N
             while own.engine.step():
                 continue
     assert [len(jit.portable()) for jit in jits] == before
+
+
+def test_a_prompt_is_read_in_smaller_parts_while_others_wait(language: Language) -> None:
+    """Slow steps make parts small, and what is said is the same."""
+    engine = language.engine
+    prompt = [i % 200 for i in range(CHUNK + 30)]
+    want = alone(language, prompt, 3)
+    plain, sizes = engine.read_chunk, list[int]()
+
+    def slowly(tokens: Any, slot: Any, start: Any, groups: Any, last: Any) -> Any:
+        sizes.append(groups.unbind()[1])
+        time.sleep(0.02 * sizes[-1])
+        return plain(tokens, slot, start, groups, last)
+
+    engine.read_chunk = slowly  # type: ignore[assignment]
+    try:
+        for slot in engine.slots:
+            slot.tokens = []
+        writing, _ = ask(language, [1, 2, 3], 120)
+        reading, _ = ask(language, prompt, 3)
+        engine.submit(writing)
+        engine.step()
+        engine.submit(reading)
+        while engine.step():
+            continue
+    finally:
+        engine.read_chunk = plain
+    assert reading.tokens == want
+    assert max(sizes) * 0.02 <= PART_SECONDS + 0.04
+    # Alone it is read as before.
+    assert alone(language, prompt, 3) == want

@@ -23,8 +23,9 @@ from aster_ml.apps.llm.sampling import RECORDED, Draw, Sampler
 from aster_ml.errors import ArgumentError
 
 # Tokens of a prompt that are computed together: long enough for matrix products, short enough that
-# others get their turn.
+# others get their turn. While somebody writes, a part takes no longer than so many seconds.
 CHUNK = 128
+PART_SECONDS = 0.15
 
 
 @dataclass(eq=False)
@@ -123,6 +124,8 @@ class Engine:
         self.read_chunk = TinyJit(self.chunk_logits)
         self.next_one = TinyJit(self.one_logits)
         self.next_rows = TinyJit(self.row_logits)
+        # How long a group of tokens of a prompt took of late.
+        self.group_seconds = 0.0
         # What was drawn last, and how.
         self.drawn: tuple[Tensor, list[Draw | None], int] | None = None
 
@@ -275,7 +278,7 @@ class Engine:
         assert answer is not None
         begin = time.perf_counter()
         at = len(slot.tokens)
-        part = answer.prompt[at : at + CHUNK]
+        part = answer.prompt[at : at + GROUP * self.groups_of_part()]
         padded = np.zeros((1, CHUNK), np.int32)
         padded[0, : len(part)] = part
         logits = self.read_chunk(
@@ -290,7 +293,18 @@ class Engine:
         self.counts.prompt_tokens += len(part)
         if len(slot.tokens) == len(answer.prompt):
             self.pick(logits, [slot], 1)
-        self.counts.prompt_seconds += time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        self.group_seconds = seconds / -(-len(part) // GROUP)
+        self.counts.prompt_seconds += seconds
+
+    def groups_of_part(self) -> int:
+        """How many groups of a prompt are computed together: fewer where others wait for tokens."""
+        most = CHUNK // GROUP
+        waits = any([not slot.is_reading for slot in self.busy])
+        if not waits or not self.group_seconds:
+            return most
+        # One more than fits: of few groups each seems to take longer than it does.
+        return min(most, 1 + int(PART_SECONDS / self.group_seconds))
 
     def number(self, slot: Slot) -> Any:
         """A slot's number, as a variable where there are several."""
