@@ -72,14 +72,16 @@ def connect(server: Running, said: bytes = b"") -> socket.socket:
 
 def rest(found: socket.socket) -> bytes:
     """What comes until the other side closes the connection."""
-    parts = []
-    try:
-        while part := found.recv(1 << 16):
-            parts.append(part)
-    except ConnectionError:
-        pass
-    found.close()
-    return b"".join(parts)
+    parts = [b""]
+    while True:
+        try:
+            part = found.recv(1 << 16)
+        except ConnectionError:
+            part = b""
+        if not part:
+            found.close()
+            return b"".join(parts)
+        parts.append(part)
 
 
 def test_connections_that_do_not_ask_are_closed(running: Running) -> None:

@@ -104,7 +104,7 @@ def test_odds(client: Any) -> None:
         # The most likely token was taken.
         assert token.logprob == token.top_logprobs[0].logprob <= 0
         assert bytes(token.bytes).decode("utf-8", "replace") == token.token
-    old = client.completions.create(model="x", prompt="the", logprobs=2, max_tokens=4)
+    old = client.completions.create(model="x", prompt="the", logprobs=2, max_tokens=4, seed=2)
     assert len(old.choices[0].logprobs.tokens) == 4
     assert old.choices[0].logprobs.text_offset[0] == 0
 
@@ -270,6 +270,61 @@ def test_what_is_refused(
     got, reply = running.ask(f"/v1/{path}", body)
     assert (got, said in reply["error"]["message"]) == (status, True), reply
     assert language.engine.counts.answers == before, "something was generated"
+
+
+def nested(depth: int) -> Any:
+    """A mapping in a mapping, so deep."""
+    value: Any = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("depth", [5, 100, 300, 600, 900, 980])
+def test_what_is_nested_deep_is_answered_or_refused(depth: int, running: Running) -> None:
+    function = {"name": "f", "parameters": nested(depth)}
+    tools = [{"type": "function", "function": function}]
+    form = {"type": "json_schema", "json_schema": {"schema": nested(depth)}}
+    call = {"function": {"name": "f", "arguments": nested(depth)}}
+    for more in (
+        {"tools": tools},
+        {"tools": tools, "tool_choice": "required"},
+        {"response_format": form},
+        {"messages": [*CHAT["messages"], {"role": "assistant", "tool_calls": [call]}]},
+    ):
+        assert running.ask("/v1/chat/completions", {**CHAT, **more})[0] in (200, 400), more
+
+
+def test_an_answer_of_one_call(client: Any) -> None:
+    """Also where the model would go on to another."""
+    reply = client.chat.completions.create(
+        model="x", messages=CHAT["messages"], tools=[TOOL], tool_choice="required",
+        parallel_tool_calls=False, max_tokens=150, temperature=2.0, seed=1,
+    )  # fmt: skip
+    assert len(reply.choices[0].message.tool_calls) == 1
+    reader = ToolReader(["f"], 1)
+    calls = reader.push('<tool_call>{"name": "f", "arguments": {}}</tool_call>' * 2)[1]
+    assert len(calls) == 1
+    assert reader.end()[1] == []
+
+
+def test_an_answer_of_a_schema_beside_tools(client: Any, language: Language) -> None:
+    schema = {"enum": ["yes", "no"]}
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    kinds = set()
+    quote = {str(language.tokenizer.number['"']): 50}
+    for seed in range(6):
+        reply = client.chat.completions.create(
+            model="x", messages=CHAT["messages"], tools=[TOOL], response_format=form, seed=seed,
+            max_tokens=150, logit_bias=quote if seed % 2 else {},
+        )  # fmt: skip
+        message = reply.choices[0].message
+        if message.tool_calls:
+            assert json.loads(message.tool_calls[0].function.arguments)["city"] in ("Bonn", "Rome")
+        else:
+            assert json.loads(message.content) in ("yes", "no")
+        kinds.add(bool(message.tool_calls))
+    assert kinds == {False, True}
 
 
 def test_another_type_of_content_is_refused(running: Running) -> None:

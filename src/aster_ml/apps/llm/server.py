@@ -200,9 +200,12 @@ class Service:
         language = self.language
         if wanted.messages:
             tools = [tool.definition for tool in wanted.tools]
-            if tools and not language.template.knows_tools:
-                return [language.prompt_of(explain(wanted.messages, tools))]
-            return [language.prompt_of(wanted.messages, tools or None)]
+            try:
+                if tools and not language.template.knows_tools:
+                    return [language.prompt_of(explain(wanted.messages, tools))]
+                return [language.prompt_of(wanted.messages, tools or None)]
+            except RecursionError as error:
+                raise RequestError("tools or their arguments are nested too deep") from error
         room = language.room
         return [
             language.tokenizer.encode(p, room=room) if isinstance(p, str) else p
