@@ -10,8 +10,6 @@ import argparse
 import io
 import os
 import platform
-import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -25,7 +23,7 @@ from aster_ml.config import SETTINGS
 from aster_ml.device import STORAGE_KINDS, DeviceRow
 from aster_ml.engine.reproduce import reproduce
 from aster_ml.errors import AsterError, FormatError
-from aster_ml.interpreters import python_command, python_environment
+from aster_ml.processes import run_python
 from aster_ml.runtime import verdicts
 from aster_ml.runtime.object_cache import cache_folder
 from aster_ml.viz.command import run_viz
@@ -142,18 +140,15 @@ def test_device(name: str) -> int:
         return 1
 
 
-def run_app(name: str, arguments: Sequence[str]) -> int:
+def run_app(name: str, arguments: Sequence[str], in_place: bool = False) -> int:
     """Runs an app in a process of its own, which keeps its extra packages out of this one.
 
-    Ctrl-C is the app's to understand; this process waits for what it makes of it.
+    Its exit code. `in_place` says that nothing of this process is wanted any more.
     """
-    before = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        command = python_command("-m", f"aster_ml.apps.{name}", *arguments)
-        form = os.environ.get("PYTHONIOENCODING", f":{UNSHOWN}")
-        return subprocess.call(command, env=python_environment(PYTHONIOENCODING=form))
-    finally:
-        signal.signal(signal.SIGINT, before)
+    form = os.environ.get("PYTHONIOENCODING", f":{UNSHOWN}")
+    return run_python(
+        ["-m", f"aster_ml.apps.{name}", *arguments], {"PYTHONIOENCODING": form}, in_place
+    )
 
 
 def run_reproduce(path: str) -> int:
@@ -218,6 +213,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help(sys.stderr)
         parser.exit(2)
+    # Who gives the words goes on after the command.
+    options.in_place = argv is None
     try:
         code = run(options)
         sys.stdout.flush()
@@ -236,12 +233,12 @@ def run(options: argparse.Namespace) -> int:
     if options.command == "reproduce":
         return run_reproduce(options.path)
     if options.command == "viz":
-        code, lines = run_viz(options.arguments)
+        code, lines = run_viz(options.arguments, options.in_place)
         for line in lines:
             print(line, file=sys.stderr if code else sys.stdout)
         return code
     if options.command in APPS:
-        return run_app(options.command, options.arguments)
+        return run_app(options.command, options.arguments, options.in_place)
     print(f"aster-ml {__version__}")
     return 0
 

@@ -44,7 +44,17 @@ HANDWRITTEN = (
 )
 READ = "as deep as loads that tell where to load stand in one kernel: gathers past 24 are stored"
 LISTED = "constants and lanes alone, which have no sources to speak of"
+CONFINED = (
+    "as deep as JSON or a template is nested; the process it runs in tells where that is too deep"
+)
+JSON = "as deep as JSON is nested; who asks is told where that is too deep"
 BOUNDED: dict[Function, str] = {
+    "apps.llm.schema_check:Shortest.of": CONFINED,
+    "apps.llm.template_sandbox:Meter.made": "a list of what comes one by one is made of no third",
+    "apps.llm.template_sandbox:Meter.weight": CONFINED,
+    "apps.llm.template_sandbox:wrap_made": CONFINED,
+    "apps.llm.tokenizer:Tokenizer.marked": JSON,
+    "apps.llm.tokenizer:branch_of": "as deep as names begin with one another; deeper is refused",
     "codegen.decompose.ops:Decomposition.function": TYPE,
     "codegen.decompose.ops:Decomposition.power": TYPE,
     "dtype:dtypes.as_const": DATA,

@@ -85,15 +85,14 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_demo_gets_its_arguments_and_gives_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def call(command: list[str], env: dict[str, str]) -> int:
-        calls.append(command)
+    def call(words: list[str], more: dict[str, str], in_place: bool) -> int:
+        calls.append((words, in_place))
         return 3
 
-    monkeypatch.setattr(cli.subprocess, "call", call)
+    monkeypatch.setattr(cli, "run_python", call)
     assert cli.main(["demo", "--steps", "5", "-q"]) == 3
-    assert [command[-5:] for command in calls] == [
-        ["-m", "aster_ml.apps.demo", "--steps", "5", "-q"]
-    ]
+    # The caller goes on, so the app does not take its place.
+    assert calls == [(["-m", "aster_ml.apps.demo", "--steps", "5", "-q"], False)]
 
 
 @pytest.mark.parametrize("module", ["aster_ml", "aster_ml.cli"])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from aster_ml.errors import ArgumentError
-from aster_ml.interpreters import python_command, python_environment
+from aster_ml.processes import run_quietly
 
 MARK = "# >"
 
@@ -97,10 +96,7 @@ def differences(source: str, printed: list[str]) -> Iterator[str]:
 
 def run(path: Path, echo: bool = True) -> list[str]:
     """Runs a lesson in a process of its own; returns what is not as it says."""
-    done = subprocess.run(
-        python_command("-Xutf8", str(path)), capture_output=True, encoding="utf-8", check=False,
-        env=python_environment(TQDM="0"),
-    )  # fmt: skip
+    done = run_quietly(["-Xutf8", str(path)], {"TQDM": "0"})
     printed = [line for line in done.stdout.splitlines() if line.strip()]
     if echo:
         print(done.stdout, end="")

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from aster_ml.config import adopt, values_here
+from aster_ml.interrupts import Held
 from aster_ml.thread_state import OWN_NAME
 
 T = TypeVar("T")
@@ -138,8 +139,10 @@ class WorkerPool:
             if len(self.running) < self.threads:
                 name = f"{OWN_NAME}compiler-{len(self.running)}"
                 thread = threading.Thread(target=self.work, name=name)
-                self.running.append(thread)
-                thread.start()
+                # Between the two, Ctrl-C would leave a thread that cannot be waited for, or is not.
+                with Held():
+                    thread.start()
+                    self.running.append(thread)
         return job
 
     def work(self) -> None:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from aster_ml.errors import ArgumentError, AsterError
-from aster_ml.interpreters import python_command, python_environment
+from aster_ml.processes import run_python
 from aster_ml.viz.compare import compared
 from aster_ml.viz.page import data_of, page_of
 from aster_ml.viz.serve import serve_file, serve_script
@@ -48,14 +47,13 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def record(words: Sequence[str], output: str, as_json: bool) -> int:
+def record(words: Sequence[str], output: str, as_json: bool, in_place: bool) -> int:
     """Runs a script in a process of its own, which writes its file; its exit code."""
     script = Path(words[0])
     if not script.is_file():
         raise ArgumentError(f"{script} is no file; aster viz wants a script, or ls, show or diff")
     path = output or f"viz-{script.stem}.{'json' if as_json else 'html'}"
-    command = python_command(str(script), *words[1:])
-    return subprocess.call(command, env=python_environment(VIZ=path))
+    return run_python([str(script), *words[1:]], {"VIZ": path}, in_place)
 
 
 def answer(words: Sequence[str], output: str, as_json: bool) -> Iterable[str]:
@@ -84,8 +82,11 @@ def answer(words: Sequence[str], output: str, as_json: bool) -> Iterable[str]:
     return [json.dumps(kernel)] if as_json else kernel_lines(data, kernel, rest[2:] or [*VIEWS])
 
 
-def run_viz(words: Sequence[str]) -> tuple[int, Iterable[str]]:
-    """The exit code of a command, and the lines to print."""
+def run_viz(words: Sequence[str], in_place: bool = False) -> tuple[int, Iterable[str]]:
+    """The exit code of a command, and the lines to print.
+
+    With `in_place` a script may take the place of this process (`run_python`).
+    """
     options = parser().parse_args(words)
     if not options.words:
         return 2, [USAGE]
@@ -96,6 +97,6 @@ def run_viz(words: Sequence[str]) -> tuple[int, Iterable[str]]:
             return serve_file(read(options.words[0]), options.port), []
         if options.serve:
             return serve_script(options.words, options.port), []
-        return record(options.words, options.output, options.json), []
+        return record(options.words, options.output, options.json, in_place), []
     except AsterError as error:
         return 2, [f"aster viz: {error}"]

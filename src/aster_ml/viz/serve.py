@@ -1,7 +1,8 @@
-"""The page from a server on this machine, so that a run can be looked at while it goes on.
+"""Serves the page on this machine, so that a run can be looked at while it goes on.
 
 Receives data, or a script that is run here; serves the page at / and its data at /data. Others than
-this machine cannot reach it.
+this machine cannot reach it, and a page of another site that makes its own name lead here is
+refused. A connection that asks for nothing is closed, and there are so many of them at most.
 """
 
 from __future__ import annotations
@@ -15,20 +16,50 @@ from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from aster_ml.hosts import why_refused
 from aster_ml.thread_state import ENGINE
 from aster_ml.viz.model import make_data
 from aster_ml.viz.page import page_of
 from aster_ml.viz.session import begin, end
 
 HOST = "127.0.0.1"
+# How long a connection may be silent, and how many there are at once.
+SILENT_SECONDS, MOST_CONNECTIONS = 10.0, 32
+
+
+class Server(ThreadingHTTPServer):
+    """A server with a thread for each of so many connections."""
+
+    def __init__(self, *options: Any) -> None:
+        self.free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        super().__init__(*options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serves a connection, or closes it where there are too many."""
+        if self.free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serves it in its thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
 
 
 def make_server(port: int, current: Callable[[], dict[str, Any]]) -> ThreadingHTTPServer:
     """A server that asks for the data of now with each request. Port 0 takes one that is free."""
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = SILENT_SECONDS
+
         def do_GET(self) -> None:
-            if self.path == "/":
+            said = why_refused(self.headers.get("Host"), self.headers.get("Origin"), ())
+            if said is not None:
+                self.send_error(403, explain=said)
+            elif self.path == "/":
                 self.answer("text/html; charset=utf-8", page_of(current(), live=True))
             elif self.path == "/data":
                 self.answer("application/json", json.dumps(current()))
@@ -47,7 +78,7 @@ def make_server(port: int, current: Callable[[], dict[str, Any]]) -> ThreadingHT
         def log_message(self, format: str, *args: Any) -> None:
             """Says nothing: the terminal is the script's."""
 
-    return ThreadingHTTPServer((HOST, port), Handler)
+    return Server((HOST, port), Handler)
 
 
 def serve(server: ThreadingHTTPServer) -> None:

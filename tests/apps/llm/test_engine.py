@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import random
+import time
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 pytest.importorskip("tokenizers")
 
 from aster_ml.apps.llm.answers import Answer, Piece, collect
-from aster_ml.apps.llm.engine import CHUNK, Engine, Queue
+from aster_ml.apps.llm.engine import CHUNK, PART_SECONDS, Engine, Queue
 from aster_ml.apps.llm.loading import Language, load_language
+from aster_ml.apps.llm.recordings import jits_of
 from aster_ml.apps.llm.sampling import Sampling
 from aster_ml.errors import ArgumentError
 from tests.apps.llm.random_models import write_model
@@ -191,3 +193,62 @@ def test_a_chat_is_the_template_and_the_beginning_once(tmp_path: pathlib.Path) -
 def test_engines_have_slots_of_their_own(language: Language) -> None:
     assert isinstance(language.engine, Engine)
     assert [slot.number for slot in language.engine.slots] == [0, 1, 2]
+
+
+def test_a_server_that_is_warm_records_nothing_more(tmp_path: pathlib.Path) -> None:
+    """Whatever answers want, alone or together."""
+    write_model(tmp_path / "x.gguf", "llama")
+    own = load_language(tmp_path / "x.gguf", "f32", slots=3, memory="f32")
+    own.engine.warm()
+    jits = list(jits_of(own.engine).values())
+    before = [len(jit.portable()) for jit in jits]
+    assert all(before)
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"sampling": Sampling(top_p=0.5), "top": 3},
+        {"sampling": Sampling(0.0), "top": 20},
+        {"sampling": Sampling(top_k=5, repetition_penalty=2.0)},
+        {"sampling": Sampling(top_k=5)},
+        {"sampling": Sampling(0.0, logit_bias={3: 5.0}), "top": 1},
+        {"sampling": Sampling(presence_penalty=1.0, top_p=0.9)},
+        {"sampling": Sampling(top_p=0.9)},
+    ]
+    rng = random.Random(3)
+    for together in (1, 2, 3, 3, 2):
+        for _ in range(6):
+            for prompt in prompts_of(rng.randrange(99), together):
+                own.engine.submit(ask(own, prompt, 3, **rng.choice(kinds))[0])
+            while own.engine.step():
+                continue
+    assert [len(jit.portable()) for jit in jits] == before
+
+
+def test_a_prompt_is_read_in_smaller_parts_while_others_wait(language: Language) -> None:
+    """Slow steps make parts small, and what is said is the same."""
+    engine = language.engine
+    prompt = [i % 200 for i in range(CHUNK + 30)]
+    want = alone(language, prompt, 3)
+    plain, sizes = engine.read_chunk, list[int]()
+
+    def slowly(tokens: Any, slot: Any, start: Any, groups: Any, last: Any) -> Any:
+        sizes.append(groups.unbind()[1])
+        time.sleep(0.02 * sizes[-1])
+        return plain(tokens, slot, start, groups, last)
+
+    engine.read_chunk = slowly  # type: ignore[assignment]
+    try:
+        for slot in engine.slots:
+            slot.tokens = []
+        writing, _ = ask(language, [1, 2, 3], 120)
+        reading, _ = ask(language, prompt, 3)
+        engine.submit(writing)
+        engine.step()
+        engine.submit(reading)
+        while engine.step():
+            continue
+    finally:
+        engine.read_chunk = plain
+    assert reading.tokens == want
+    assert max(sizes) * 0.02 <= PART_SECONDS + 0.04
+    # Alone it is read as before.
+    assert alone(language, prompt, 3) == want

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import pathlib
 import socket
@@ -13,7 +12,6 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("tokenizers")
@@ -21,12 +19,11 @@ pytest.importorskip("starlette")
 pytest.importorskip("llguidance")
 pytest.importorskip("uvicorn")
 
-import uvicorn
-
 from aster_ml.apps.llm.loading import Language, load_language
 from aster_ml.apps.llm.server import Rules, make_app
 from aster_ml.apps.llm.tools import ToolReader
 from tests.apps.llm.random_models import write_model
+from tests.apps.llm.running_server import Running
 
 TOOL = {
     "type": "function",
@@ -41,50 +38,6 @@ TOOL = {
     },
 }
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "temperature": 0}
-
-
-class Running:
-    """A server in a thread, on a port of its own."""
-
-    def __init__(self, language: Language, rules: Rules) -> None:
-        app = make_app(language, rules, self.vectors)
-        self.service = app.state.service
-        self.socket = socket.socket()
-        self.socket.bind(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
-        config = uvicorn.Config(app, log_level="error")
-        self.server = uvicorn.Server(config)
-        # Handlers of signals belong to the main thread.
-        run = lambda: asyncio.run(self.server.serve([self.socket]))  # noqa: E731
-        self.thread = threading.Thread(target=run, daemon=True)
-
-    def vectors(self, texts: list[str]) -> tuple[Any, int]:
-        """Stands for a model of sentences."""
-        return np.array([[len(t), 1.0] for t in texts], np.float32), len(texts)
-
-    def start(self) -> None:
-        self.thread.start()
-        for _ in range(600):
-            if self.server.started:
-                return
-            time.sleep(0.05)
-        raise AssertionError("the server did not start")
-
-    def stop(self) -> None:
-        self.server.should_exit = True
-        self.thread.join(30)
-
-    def ask(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        """Status and JSON of a request; a body that is bytes goes as it is."""
-        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        sent = {"Content-Type": "application/json", **headers}
-        request = urllib.request.Request(self.url + path, data, sent)
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                raw = answer.read()
-                return answer.status, json.loads(raw) if raw[:1] in b"{[" else raw.decode()
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read() or b"null")
 
 
 @pytest.fixture(scope="module")
@@ -112,14 +65,14 @@ def client(running: Running) -> Any:
 
 
 def test_a_chat_at_once_and_streamed(client: Any, language: Language) -> None:
-    whole = client.chat.completions.create(model="any", **CHAT)
+    whole = client.chat.completions.create(model="x", **CHAT)
     assert whole.model == language.name
     assert whole.choices[0].finish_reason == "length"
     assert whole.usage.completion_tokens == 5
     assert whole.usage.total_tokens == whole.usage.prompt_tokens + 5
     chunks = list(
         client.chat.completions.create(
-            model="any", stream=True, stream_options={"include_usage": True}, **CHAT
+            model="x", stream=True, stream_options={"include_usage": True}, **CHAT
         )
     )
     text = "".join([c.choices[0].delta.content or "" for c in chunks if c.choices])
@@ -131,7 +84,7 @@ def test_a_chat_at_once_and_streamed(client: Any, language: Language) -> None:
 
 
 def test_completions_seeds_and_choices(client: Any) -> None:
-    options: dict[str, Any] = {"model": "any", "prompt": ["the", "an"], "max_tokens": 6, "n": 2}
+    options: dict[str, Any] = {"model": "x", "prompt": ["the", "an"], "max_tokens": 6, "n": 2}
     first = client.completions.create(seed=3, **options)
     again = client.completions.create(seed=3, **options)
     other = client.completions.create(seed=4, **options)
@@ -143,7 +96,7 @@ def test_completions_seeds_and_choices(client: Any) -> None:
 
 
 def test_odds(client: Any) -> None:
-    reply = client.chat.completions.create(model="any", logprobs=True, top_logprobs=3, **CHAT)
+    reply = client.chat.completions.create(model="x", logprobs=True, top_logprobs=3, **CHAT)
     content = reply.choices[0].logprobs.content
     assert len(content) == 5
     for token in content:
@@ -151,20 +104,20 @@ def test_odds(client: Any) -> None:
         # The most likely token was taken.
         assert token.logprob == token.top_logprobs[0].logprob <= 0
         assert bytes(token.bytes).decode("utf-8", "replace") == token.token
-    old = client.completions.create(model="any", prompt="the", logprobs=2, max_tokens=4)
+    old = client.completions.create(model="x", prompt="the", logprobs=2, max_tokens=4, seed=2)
     assert len(old.choices[0].logprobs.tokens) == 4
     assert old.choices[0].logprobs.text_offset[0] == 0
 
 
 def test_stop_strings_and_biases(client: Any, language: Language) -> None:
-    plain = client.chat.completions.create(model="any", **{**CHAT, "max_tokens": 12})
+    plain = client.chat.completions.create(model="x", **{**CHAT, "max_tokens": 12})
     said = plain.choices[0].message.content
     stop = said[3:5]
-    cut = client.chat.completions.create(model="any", stop=stop, **{**CHAT, "max_tokens": 12})
+    cut = client.chat.completions.create(model="x", stop=stop, **{**CHAT, "max_tokens": 12})
     assert cut.choices[0].message.content == said[: said.index(stop)]
     assert cut.choices[0].finish_reason == "stop"
     letter = language.tokenizer.number["m"]
-    biased = client.chat.completions.create(model="any", logit_bias={str(letter): 100}, **CHAT)
+    biased = client.chat.completions.create(model="x", logit_bias={str(letter): 100}, **CHAT)
     assert biased.choices[0].message.content == "mmmmm"
 
 
@@ -182,7 +135,7 @@ def test_json_is_always_of_its_schema(client: Any, stream: bool) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
     for seed in range(3):
         reply = client.chat.completions.create(
-            model="any", messages=CHAT["messages"], response_format=form, seed=seed,
+            model="x", messages=CHAT["messages"], response_format=form, seed=seed,
             temperature=2.0, max_tokens=120, stream=stream,
         )  # fmt: skip
         if stream:
@@ -201,7 +154,7 @@ def test_json_is_always_of_its_schema(client: Any, stream: bool) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_tool_that_must_be_called(client: Any, stream: bool) -> None:
     reply = client.chat.completions.create(
-        model="any", messages=CHAT["messages"], tools=[TOOL], tool_choice="required",
+        model="x", messages=CHAT["messages"], tools=[TOOL], tool_choice="required",
         max_tokens=150, temperature=2.0, seed=1, stream=stream,
     )  # fmt: skip
     if stream:
@@ -263,7 +216,7 @@ def test_calls_are_found_in_any_pieces() -> None:
         ),
         ("chat/completions", {**CHAT, "temperature": -1}, 400, "temperature is -1"),
         ("chat/completions", {**CHAT, "temperature": "hot"}, 400, "'hot'; a number"),
-        ("chat/completions", {**CHAT, "top_p": 10**400}, 400, "too large"),
+        ("chat/completions", {**CHAT, "top_p": 10**400}, 400, "0 to 1 is wanted"),
         ("chat/completions", {**CHAT, "n": 99}, 400, "n is 99; 1 to 16"),
         ("chat/completions", {**CHAT, "n": True}, 400, "n is True"),
         ("chat/completions", {**CHAT, "stop": [""]}, 400, "stop"),
@@ -319,6 +272,61 @@ def test_what_is_refused(
     assert language.engine.counts.answers == before, "something was generated"
 
 
+def nested(depth: int) -> Any:
+    """A mapping in a mapping, so deep."""
+    value: Any = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("depth", [5, 100, 300, 600, 900, 980])
+def test_what_is_nested_deep_is_answered_or_refused(depth: int, running: Running) -> None:
+    function = {"name": "f", "parameters": nested(depth)}
+    tools = [{"type": "function", "function": function}]
+    form = {"type": "json_schema", "json_schema": {"schema": nested(depth)}}
+    call = {"function": {"name": "f", "arguments": nested(depth)}}
+    for more in (
+        {"tools": tools},
+        {"tools": tools, "tool_choice": "required"},
+        {"response_format": form},
+        {"messages": [*CHAT["messages"], {"role": "assistant", "tool_calls": [call]}]},
+    ):
+        assert running.ask("/v1/chat/completions", {**CHAT, **more})[0] in (200, 400), more
+
+
+def test_an_answer_of_one_call(client: Any) -> None:
+    """Also where the model would go on to another."""
+    reply = client.chat.completions.create(
+        model="x", messages=CHAT["messages"], tools=[TOOL], tool_choice="required",
+        parallel_tool_calls=False, max_tokens=150, temperature=2.0, seed=1,
+    )  # fmt: skip
+    assert len(reply.choices[0].message.tool_calls) == 1
+    reader = ToolReader(["f"], 1)
+    calls = reader.push('<tool_call>{"name": "f", "arguments": {}}</tool_call>' * 2)[1]
+    assert len(calls) == 1
+    assert reader.end()[1] == []
+
+
+def test_an_answer_of_a_schema_beside_tools(client: Any, language: Language) -> None:
+    schema = {"enum": ["yes", "no"]}
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    kinds = set()
+    quote = {str(language.tokenizer.number['"']): 50}
+    for seed in range(6):
+        reply = client.chat.completions.create(
+            model="x", messages=CHAT["messages"], tools=[TOOL], response_format=form, seed=seed,
+            max_tokens=150, logit_bias=quote if seed % 2 else {},
+        )  # fmt: skip
+        message = reply.choices[0].message
+        if message.tool_calls:
+            assert json.loads(message.tool_calls[0].function.arguments)["city"] in ("Bonn", "Rome")
+        else:
+            assert json.loads(message.content) in ("yes", "no")
+        kinds.add(bool(message.tool_calls))
+    assert kinds == {False, True}
+
+
 def test_another_type_of_content_is_refused(running: Running) -> None:
     body = json.dumps(CHAT).encode()
     status, reply = running.ask("/v1/chat/completions", body, **{"Content-Type": "text/plain"})
@@ -326,7 +334,7 @@ def test_another_type_of_content_is_refused(running: Running) -> None:
 
 
 def test_embeddings_models_health_metrics_and_the_page(client: Any, running: Running) -> None:
-    vectors = client.embeddings.create(model="any", input=["abc", "a"])
+    vectors = client.embeddings.create(model="x", input=["abc", "a"])
     assert [v.embedding for v in vectors.data] == [[3.0, 1.0], [1.0, 1.0]]
     assert client.models.list().data[0].owned_by == "aster-ml"
     assert running.ask("/health") == (200, {"status": "ok"})
@@ -349,9 +357,8 @@ def test_a_client_that_leaves_ends_its_answer(running: Running, language: Langua
         before = engine.counts.cancelled
         data = json.dumps(body).encode()
         with socket.create_connection(("127.0.0.1", int(running.url.rpartition(":")[2]))) as s:
-            head = (
-                f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
-            )
+            head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+            head += f"Content-Length: {len(data)}\r\n"
             s.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + data)
             # A moment of stepping is slowed down, so that the client is gone before the end.
             plain = engine.write

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import datetime
+import os
+import pathlib
+import signal
+import sys
+import threading
 from typing import Any
 
 import pytest
 
 pytest.importorskip("jinja2")
 
-from aster_ml.apps.llm.template import MAX_TEMPLATE, ChatTemplate
+from aster_ml.apps.llm import limits
+from aster_ml.apps.llm.template import MAX_TEMPLATE, SANDBOX, ChatTemplate
 from aster_ml.errors import ArgumentError, FormatError
 
 HELLO = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi <b>"}]
@@ -61,7 +67,7 @@ def grow(first: str, then: str) -> str:
         ("{{ range(10**9) | list | length }}", "(?i)range"),
         (grow("'aaaa'", "n.s ~ n.s"), "parts"),
         (grow("[1]", "n.s + n.s"), "parts"),
-        ("{{ 'a' * 10**9 }}", "repeats"),
+        ("{{ 'a' * 10**9 }}", "parts"),
         ("{{ 9**9**9 }}", "power"),
         (grow("7", "n.s * n.s"), "bits"),
         ("{{ '%1000000000d' % 1 }}", "formats"),
@@ -103,3 +109,63 @@ def test_messages_stay_as_they_are() -> None:
     with pytest.raises(ArgumentError, match="update"):
         template.render(messages)
     assert messages == [{"role": "user", "content": "Hi"}]
+
+
+def test_chats_share_a_process() -> None:
+    """Also several at once, of several templates; each gets its own text."""
+    first, second = ChatTemplate(), ChatTemplate("{{ messages[0].content }}")
+    first.render(HELLO)
+    assert SANDBOX.process is not None
+    number = SANDBOX.process.pid
+    found: dict[int, str] = {}
+
+    def ask(i: int) -> None:
+        found[i] = second.render([{"role": "user", "content": str(i)}])
+
+    threads = [threading.Thread(target=ask, args=[i]) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {i: str(i) for i in range(8)}
+    assert first.render(HELLO).endswith("assistant\n")
+    assert SANDBOX.process.pid == number
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="signals and limits as POSIX has them")
+def test_a_process_that_ends_is_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = ChatTemplate()
+    text = template.render(HELLO)
+    assert SANDBOX.process is not None
+    SANDBOX.process.kill()
+    SANDBOX.process.wait()
+    assert template.render(HELLO) == text
+    monkeypatch.setattr(limits, "WALL_SECONDS", 0.3)
+    os.kill(SANDBOX.process.pid, signal.SIGSTOP)
+    with pytest.raises(ArgumentError, match=r"longer than 0.3 s"):
+        template.render(HELLO)
+    monkeypatch.setattr(limits, "WALL_SECONDS", 60.0)
+    assert template.render(HELLO) == text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a limit of address space is Linux's")
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("bytearray(1 << 30)", "256 MiB of memory"),
+        ("sum(iter(int, 1))", "2 s of processor time"),
+        ("__import__('os')._exit(3)", "ends the process"),
+        ("functools.reduce(lambda a, _: [a], range(99999), [])", "nested too deep"),
+    ],
+)
+def test_limits_of_the_process(
+    question: str, said: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hold for whatever runs in it."""
+    program = pathlib.Path(limits.PROGRAM).read_text(encoding="utf-8")
+    (tmp_path / "confined.py").write_text(program, encoding="utf-8")
+    job = f"import functools\ndef answer(question):\n    return {{'value': {question}}}\n"
+    (tmp_path / "job.py").write_text(job, encoding="utf-8")
+    monkeypatch.setattr(limits, "PROGRAM", tmp_path / "confined.py")
+    with pytest.raises(limits.LimitError, match=said):
+        limits.Confined("job").ask({})

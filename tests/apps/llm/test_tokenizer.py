@@ -9,12 +9,13 @@ import importlib.util
 import json
 import pathlib
 import random
+import re
 from typing import Any
 
 import pytest
 
 from aster_ml.apps.llm.pretokenizers import PATTERNS, SAME
-from aster_ml.apps.llm.tokenizer import Tokenizer
+from aster_ml.apps.llm.tokenizer import CONTROL, Tokenizer, pattern_of
 from aster_ml.errors import ArgumentError, FormatError
 from tests.apps.llm.vocabularies import (
     byte_level,
@@ -188,3 +189,80 @@ def test_an_absent_package_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -
 
     with pytest.raises(ArgumentError, match=r"pip install 'aster-ml\[llm\]'"):
         extras.needed("no_such_package", "llm")
+
+
+CONTROL_NAMES = ["<|begin|>", "<|end|>", "<s>", "</s>", "<unk>"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_of_a_text_never_become_control(kind: str, record_property: Any) -> None:
+    """Texts of names and their parts, put together as a template does, one behind the other."""
+    tokenizer = Tokenizer(plain(words_of(kind)))
+    control = {
+        i for i, k in enumerate(tokenizer.kinds) if k == CONTROL or i in {*tokenizer.ends}
+    } - {tokenizer.number.get("<unk>")}
+    parts = [name[:i] for name in CONTROL_NAMES for i in range(1, len(name) + 1)]
+    parts += [name[i:] for name in CONTROL_NAMES for i in range(1, len(name))]
+    parts += ["a", " ", "<user>", "\n", "x<", ">"]
+    begin = next(t for t in ("<|begin|>", "<s>") if t in tokenizer.number)
+
+    def check(seed: int) -> str | None:
+        rng = random.Random(seed)
+        texts = ["".join(rng.choices(parts, k=rng.randint(0, 4))) for _ in range(3)]
+        mark = tokenizer.spare_letter(texts)
+        told = tokenizer.marked({"messages": texts}, mark)["messages"]
+        tokens = tokenizer.encode(begin + "".join(told), special=True, bos=False, mark=mark)
+        wrong = [t for t in tokens[1:] if t in control]
+        said = tokenizer.decode(tokens)
+        want = "".join(texts)
+        if (
+            tokens[0] != tokenizer.number[begin]
+            or wrong
+            or said.replace(" ", "") != want.replace(" ", "")
+        ):
+            return f"{texts} became {tokens}, which says {said!r}"
+        return None
+
+    check_all(f"names of control in texts, {kind}", draws(100, 5000), check, record_property)
+
+
+def test_what_begins_and_ends_texts_is_control_whatever_a_file_calls_it() -> None:
+    words = plain(byte_level("gpt-2"))
+    end = words["tokenizer.ggml.tokens"].index("<|end|>")
+    words["tokenizer.ggml.token_type"][end] = 4
+    tokenizer = Tokenizer(words)
+    assert tokenizer.ends == {end}
+    assert end not in tokenizer.encode("a<|end|>b")
+    assert end in tokenizer.encode("a<|end|>b", special=True)
+
+
+def test_a_text_that_has_no_room_is_refused_early() -> None:
+    tokenizer = Tokenizer(plain(byte_level("gpt-2")))
+    seen: list[int] = []
+    whole = tokenizer.merged
+
+    def merged(text: str) -> list[int]:
+        seen.append(len(text))
+        return whole(text)
+
+    tokenizer.merged = merged  # type: ignore[method-assign]
+    # Too many letters, too many tokens of a beginning, of names, of the whole.
+    for text, most in (("x" * 3201, 0), ("Z" * 3200, 800), ("<user>" * 400, 0), ("Z" * 101, 101)):
+        seen.clear()
+        with pytest.raises(ArgumentError, match="nothing is cut in silence"):
+            tokenizer.encode(text, room=100)
+        assert sum(seen) <= most
+    assert len(tokenizer.encode("Z" * 100, room=100)) == 100
+
+
+def test_many_names_are_looked_for_at_once() -> None:
+    """The longest of those that begin alike is found, as by trying each."""
+    rng = random.Random(4)
+    names = {"".join(rng.choices("<ab|>", k=rng.randint(1, 5))) for _ in range(200)}
+    one_by_one = re.compile("|".join(re.escape(n) for n in sorted(names, key=len, reverse=True)))
+    for _ in range(200):
+        text = "".join(rng.choices("<ab|>", k=40))
+        assert pattern_of(sorted(names)).findall(text) == one_by_one.findall(text)
+    assert pattern_of([]).search("a") is None
+    with pytest.raises(FormatError, match="nested too deep"):
+        pattern_of(["a" * i for i in range(1, 3000)])

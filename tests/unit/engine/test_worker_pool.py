@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 import sys
 import threading
 from typing import Any
@@ -62,6 +63,28 @@ def test_control_c_ends_more_than_the_call_that_it_meets(threads: int) -> None:
             job.result()
         busy.set()
         assert first.result()
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_control_c_while_a_thread_is_started(early: bool, monkeypatch: Any) -> None:
+    """It is itself, and no error of threads; none of them is left."""
+    plain, before = threading.Thread.start, threading.active_count()
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def start(thread: threading.Thread) -> None:
+        if early:
+            signal.raise_signal(signal.SIGINT)
+        plain(thread)
+        if not early:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    try:
+        with pytest.raises(KeyboardInterrupt), WorkerPool(2) as beside:
+            beside.begin(lambda: None)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert threading.active_count() == before
 
 
 def test_calls_run_while_the_caller_goes_on() -> None:

@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,8 +28,8 @@ from aster_ml.apps.llm.rope import tables
 from aster_ml.apps.llm.weights import load_weights
 from aster_ml.config import THREADS
 from aster_ml.errors import ArgumentError
-from aster_ml.interpreters import python_command, python_environment
 from aster_ml.nn.state import gguf_load
+from aster_ml.processes import run_quietly
 
 LENGTH, STEPS, WARM, TURNS = 128, 8, 3, 2
 PLAIN = ("llama", "qwen3")
@@ -112,10 +111,7 @@ def in_a_process(*command: str) -> dict[str, Any]:
 
     Raises: ArgumentError with the end of its errors where it fails.
     """
-    done = subprocess.run(
-        python_command(*command), capture_output=True, text=True, check=False,
-        env=python_environment(),
-    )  # fmt: skip
+    done = run_quietly(command)
     if done.returncode:
         raise ArgumentError(f"--bench: {' '.join(command[:2])} failed: {done.stderr[-500:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -109,6 +109,9 @@ class Reader:
     def chat(self, messages: Any) -> Example:
         """A chat, up to its last answer; each answer up to the token that ends it is learned."""
         check_messages(messages)
+        # Names of control in what somebody says are words like others, as they are in a chat.
+        mark = self.tokenizer.spare_letter(messages)
+        messages = self.tokenizer.marked(messages, mark)
         tokens: list[int] = []
         learned: list[bool] = []
         written = ""
@@ -122,17 +125,17 @@ class Reader:
                         "the model's template writes the messages before an answer in another way "
                         "once it is there; one answer a line would do"
                     )
-                found = self.encode(text[len(written) :], first=not tokens)
+                found = self.encode(text[len(written) :], first=not tokens, mark=mark)
                 tokens += found
                 learned += self.learned(found) if not prompt else [False] * len(found)
                 written = text
         return Example(tokens, learned)
 
-    def encode(self, text: str, first: bool) -> list[int]:
+    def encode(self, text: str, first: bool, mark: str) -> list[int]:
         """Tokens of a part of a chat, as a chat is written for the model."""
         bos = self.tokenizer.bos
         begun = bos is not None and text.startswith(self.tokenizer.tokens[bos])
-        return self.tokenizer.encode(text, special=True, bos=first and not begun)
+        return self.tokenizer.encode(text, special=True, bos=first and not begun, mark=mark)
 
     def learned(self, tokens: Sequence[int]) -> list[bool]:
         """An answer is learned up to the token that ends it."""

@@ -7,20 +7,24 @@ understood.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
+import pathlib
 import socket
 import sys
 from collections.abc import Callable, Sequence
 
-from aster_ml.apps.llm.extras import needed
+from aster_ml.apps.llm.extras import needed, require
 from aster_ml.apps.llm.loading import Language, load_language
 from aster_ml.apps.llm.sampling import Sampling
 from aster_ml.apps.llm.terminal import Chat, run_chat
+from aster_ml.apps.llm.tokenizer import BYTES_A_TOKEN
 from aster_ml.apps.llm.weights import AUTO, DTYPES, FLOAT, INT8, PACKED
 from aster_ml.errors import ArgumentError, AsterError
+from aster_ml.hosts import EVERY, is_loopback
 
 MOST_SLOTS = 64
+KEY_VARIABLE = "ASTER_API_KEY"
+BODY_LEAST, BODY_MOST = 1 << 20, 4 << 20
 
 
 def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
@@ -75,7 +79,19 @@ def make_parser() -> argparse.ArgumentParser:
     server.add_argument(
         "--slots", type=whole(1, MOST_SLOTS), default=4, help="answers that are made together"
     )
-    server.add_argument("--api-key", action="append", default=[], help="wanted of each request")
+    server.add_argument(
+        "--api-key",
+        action="append",
+        default=[],
+        help=f"wanted of each request; {KEY_VARIABLE} in the environment is one too",
+    )
+    server.add_argument("--api-key-file", help="a file with a key a line")
+    server.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        help="a name by which it may be asked beside localhost; * is any",
+    )
     server.add_argument("--cors", action="append", default=[], help="an origin that may ask")
     server.add_argument("--embed", help="a folder with a model of sentences")
     sampling = parser.add_argument_group("how tokens are drawn")
@@ -116,49 +132,75 @@ def answer_once(chat: Chat, text: str, raw: bool) -> int:
     return 0
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A socket with this address. Raises: ArgumentError where it is not to be had."""
-    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    if os.name == "posix":
-        # Else an address is taken for a minute after a server has ended.
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        found.bind((host, port))
-    except OSError as error:
-        found.close()
-        raise ArgumentError(
-            f"cannot listen at {host}, port {port}: {error.strerror}; --host and --port pick "
-            "another address"
-        ) from error
-    return found
+def keys_of(options: argparse.Namespace) -> tuple[str, ...]:
+    """The keys of which requests need one. Raises: ArgumentError for one that is empty."""
+    found = [("--api-key", key) for key in options.api_key]
+    if KEY_VARIABLE in os.environ:
+        found.append((KEY_VARIABLE, os.environ[KEY_VARIABLE]))
+    if options.api_key_file:
+        lines = pathlib.Path(options.api_key_file).read_text(encoding="utf-8").splitlines()
+        keys = [line.strip() for line in lines if line.strip()]
+        found += [("--api-key-file", key) for key in keys or [""]]
+    for source, key in found:
+        # Not every letter can be sent in a header.
+        if not key.strip() or not key.isascii() or not key.isprintable():
+            raise ArgumentError(
+                f"{source}: a key is empty, or has letters that no header can have; without a key, "
+                "leave it out"
+            )
+    return tuple([key for _, key in found])
 
 
-def serve(options: argparse.Namespace, language: Language, address: socket.socket) -> int:
-    """Answers over HTTP until Ctrl-C."""
-    server = needed("uvicorn", "serve")
+def serve(
+    options: argparse.Namespace,
+    language: Language,
+    keys: tuple[str, ...],
+    address: socket.socket,
+) -> int:
+    """Answers over HTTP until a signal."""
     app_module = needed("aster_ml.apps.llm.server", "serve")
-    embedder = None
+    listening = needed("aster_ml.apps.llm.listening", "serve")
+    embedder, name = None, ""
     if options.embed:
         embedder = needed("aster_ml.apps.embed", "llm").Embedder(options.embed)
-    rules = app_module.Rules(tuple(options.api_key), tuple(options.cors))
+        name = pathlib.Path(options.embed).resolve().name
+    here = is_loopback(options.host)
+    if not here and not keys:
+        print("aster llm: anybody who reaches this address may ask; --api-key", file=sys.stderr)
+    hosts = tuple([h.lower() for h in options.allow_host]) or (() if here else (EVERY,))
+    rules = app_module.Rules(
+        keys, tuple(options.cors), hosts=hosts, embedder_name=name,
+        body_bytes=body_bytes(language.room),
+    )  # fmt: skip
     app = app_module.make_app(language, rules, embedder)
-    print(f"{language.name}: http://{options.host}:{options.port}/", flush=True)
-    # It raises the signal that ended it once more.
-    with contextlib.suppress(KeyboardInterrupt):
-        server.Server(server.Config(app, log_level="warning")).run(sockets=[address])
+    # Kept for the next start. Later it would stop those who read a stream.
+    language.engine.warm()
+    said = f"{language.name}: {listening.address_of(options.host, options.port)}"
+    server = listening.Server(app, app.state.service.worker.finish, said)
+    server.run(sockets=[address])
     language.keep()
+    server.rest()
     return 0
+
+
+def body_bytes(room: int) -> int:
+    """The most bytes of a body: enough for any prompt that has room, and tools and schemas."""
+    return min(BODY_LEAST + 2 * BYTES_A_TOKEN * room, BODY_MOST)
 
 
 def run(options: argparse.Namespace) -> int:
     """Does what the command line says."""
     sampling = sampling_of(options)
     # Before a model is read, which takes longer than to find out.
-    if options.serve:
-        needed("uvicorn", "serve")
-        needed("starlette", "serve")
+    address: socket.socket | None = None
+    keys: tuple[str, ...] = ()
     needed("aster_ml.apps.llm.template", "llm")
-    address = bound(options.host, options.port) if options.serve else None
+    if options.serve:
+        for name in ("uvicorn", "starlette"):
+            require(name, "serve")
+        keys = keys_of(options)
+        listening = needed("aster_ml.apps.llm.listening", "serve")
+        address = listening.bound(options.host, options.port)
     language: Language = load_language(
         options.model,
         options.dtype,
@@ -177,7 +219,7 @@ def run(options: argparse.Namespace) -> int:
         return code
     if address is not None:
         with address:
-            return serve(options, language, address)
+            return serve(options, language, keys, address)
     chat = Chat(language, sampling, options.max_tokens, options.system)
     if options.prompt is not None:
         text = sys.stdin.read() if options.prompt == "-" else options.prompt

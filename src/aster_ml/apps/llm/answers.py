@@ -14,8 +14,6 @@ from aster_ml.apps.llm.sampling import Array, Draw, Picked, Sampling
 from aster_ml.apps.llm.tokenizer import Tokenizer
 from aster_ml.errors import ArgumentError
 
-MAX_STOPS = 16
-
 
 class Grammar(Protocol):
     """What an answer has to be, token by token."""
@@ -77,8 +75,8 @@ class Answer:
             raise ArgumentError("the prompt is empty; at least one token is wanted")
         if max_tokens < 0:
             raise ArgumentError(f"max_tokens is {max_tokens}; 0 or more is wanted")
-        if len(stop) > MAX_STOPS or any([not text for text in stop]):
-            raise ArgumentError(f"stop: 0 to {MAX_STOPS} texts that are not empty are wanted")
+        if any([not text for text in stop]):
+            raise ArgumentError("stop: texts that are not empty are wanted")
         self.tokenizer, self.prompt, self.deliver = tokenizer, list(prompt), deliver
         self.max_tokens, self.stop, self.top = max_tokens, tuple(stop), top
         self.grammar, self.client = grammar, client

@@ -19,12 +19,13 @@ import numpy as np
 from aster_ml import Tensor, TinyJit, Variable
 from aster_ml.apps.llm.answers import Answer
 from aster_ml.apps.llm.model import GROUP, Chunk, Model, Rows
-from aster_ml.apps.llm.sampling import Draw, Sampler
+from aster_ml.apps.llm.sampling import RECORDED, Draw, Sampler
 from aster_ml.errors import ArgumentError
 
 # Tokens of a prompt that are computed together: long enough for matrix products, short enough that
-# others get their turn.
+# others get their turn. While somebody writes, a part takes no longer than so many seconds.
 CHUNK = 128
+PART_SECONDS = 0.15
 
 
 @dataclass(eq=False)
@@ -123,6 +124,8 @@ class Engine:
         self.read_chunk = TinyJit(self.chunk_logits)
         self.next_one = TinyJit(self.one_logits)
         self.next_rows = TinyJit(self.row_logits)
+        # How long a group of tokens of a prompt took of late.
+        self.group_seconds = 0.0
         # What was drawn last, and how.
         self.drawn: tuple[Tensor, list[Draw | None], int] | None = None
 
@@ -164,6 +167,25 @@ class Engine:
         place = self.number(slot), self.start.bind(len(slot.tokens))
         zeros = Tensor(np.zeros((1, CHUNK), np.int32)).realize()
         self.read_chunk(zeros, *place, self.groups.bind(1), self.last.bind(0))
+
+    def warm(self) -> None:
+        """Records all kinds of steps: later they would stop everybody for as long as it takes.
+
+        No answer may be there yet.
+        """
+        zeros = Tensor(np.zeros((1, CHUNK), np.int32)).realize()
+        first, one = self.number(self.slots[0]), Tensor(np.zeros((1, 1), np.int32)).realize()
+        for _ in range(RECORDED):
+            place = first, self.start.bind(0)
+            self.read_chunk(zeros, *place, self.groups.bind(1), self.last.bind(0))
+            logits = self.next_one(one, *place)
+        self.sampler.warm(logits)
+        rows = 1
+        while rows < self.model.slots:
+            rows = min(2 * rows, self.model.slots)
+            for _ in range(RECORDED):
+                logits = self.logits_of(np.zeros((rows, 1), np.int32), np.zeros(rows, np.int32), 1)
+            self.sampler.warm(logits)
 
     # what callers do
 
@@ -256,7 +278,7 @@ class Engine:
         assert answer is not None
         begin = time.perf_counter()
         at = len(slot.tokens)
-        part = answer.prompt[at : at + CHUNK]
+        part = answer.prompt[at : at + GROUP * self.groups_of_part()]
         padded = np.zeros((1, CHUNK), np.int32)
         padded[0, : len(part)] = part
         logits = self.read_chunk(
@@ -271,7 +293,18 @@ class Engine:
         self.counts.prompt_tokens += len(part)
         if len(slot.tokens) == len(answer.prompt):
             self.pick(logits, [slot], 1)
-        self.counts.prompt_seconds += time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        self.group_seconds = seconds / -(-len(part) // GROUP)
+        self.counts.prompt_seconds += seconds
+
+    def groups_of_part(self) -> int:
+        """How many groups of a prompt are computed together: fewer where others wait for tokens."""
+        most = CHUNK // GROUP
+        waits = any([not slot.is_reading for slot in self.busy])
+        if not waits or not self.group_seconds:
+            return most
+        # One more than fits: of few groups each seems to take longer than it does.
+        return min(most, 1 + int(PART_SECONDS / self.group_seconds))
 
     def number(self, slot: Slot) -> Any:
         """A slot's number, as a variable where there are several."""
@@ -313,12 +346,13 @@ class Engine:
                 # A row writes behind what its slot has, and that place has to be there.
                 slot.tokens.pop()
             at[slot.number] = len(slot.tokens)
+        return self.logits_of(tokens, at, int(max(at[slot.number] for slot in writing)) + 1)
+
+    def logits_of(self, tokens: Any, at: Any, end: int) -> Tensor:
+        """The logits after one token of each of the first slots, whose tokens end before `end`."""
         starts = [v.bind(int(n)) for v, n in zip(self.row_starts, at)]
         return self.next_rows(
-            Tensor(tokens).realize(),
-            Tensor(at).realize(),
-            self.end.bind(int(max(at[slot.number] for slot in writing)) + 1),
-            *starts,
+            Tensor(tokens).realize(), Tensor(at).realize(), self.end.bind(end), *starts
         )
 
     def pick(self, logits: Tensor, slots: list[Slot], rows: int) -> None:

@@ -7,6 +7,7 @@ extra brings the package.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 from aster_ml.errors import ArgumentError
@@ -25,3 +26,9 @@ def needed(name: str, extra: str) -> Any:
     except ImportError as error:
         package = name.partition(".")[0]
         raise ArgumentError(f"the package {package} does not load ({error}): {install}") from error
+
+
+def require(name: str, extra: str) -> None:
+    """Raises ArgumentError where a package is absent, which is not imported to find out."""
+    if importlib.util.find_spec(name) is None:
+        raise ArgumentError(f"the package {name} is absent: pip install 'aster-ml[{extra}]'")

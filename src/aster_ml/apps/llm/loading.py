@@ -17,7 +17,7 @@ from aster_ml.apps.llm.engine import Engine
 from aster_ml.apps.llm.extras import needed
 from aster_ml.apps.llm.model import Model
 from aster_ml.apps.llm.recordings import Recordings
-from aster_ml.apps.llm.tokenizer import Tokenizer
+from aster_ml.apps.llm.tokenizer import BYTES_A_TOKEN, Tokenizer, too_long
 from aster_ml.apps.llm.weights import AUTO, PACKED, load_weights
 from aster_ml.errors import ArgumentError, FormatError
 from aster_ml.nn.state import gguf_load
@@ -39,10 +39,31 @@ class Language:
     tokenizer: Tokenizer
     template: ChatTemplate
 
-    def prompt_of(self, messages: list[dict[str, Any]], **options: Any) -> list[int]:
-        """The tokens of a chat, up to where the answer begins."""
-        text = self.template.render(messages, **options)
-        return self.tokenizer.encode(text, special=True, bos=self.begins(text))
+    def prompt_of(
+        self, messages: list[dict[str, Any]], tools: list[Any] | None = None
+    ) -> list[int]:
+        """The tokens of a chat, up to where the answer begins.
+
+        Names of control are those of the template alone: in messages they are words like others.
+
+        Raises: ArgumentError where the template refuses the messages, and where the context has no
+        room for them.
+        """
+        words = self.tokenizer
+        check_size([messages, tools], self.room)
+        mark = words.spare_letter([messages, tools])
+        text = self.template.render(words.marked(messages, mark), words.marked(tools, mark))
+        return words.encode(text, special=True, bos=self.begins(text), mark=mark, room=self.room)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it may be called: its own name, and that of its file."""
+        return self.name, self.path.name, self.path.stem
+
+    @property
+    def room(self) -> int:
+        """How many tokens a prompt may have: one place is left for an answer."""
+        return self.engine.model.context - 1
 
     def keep(self) -> bool:
         """Keeps what was recorded for the next start; whether there was enough."""
@@ -105,6 +126,21 @@ def load_language(
     recordings.recall()
     name = config.name or place.stem
     return Language(name, place, engine, recordings, tokenizer, template)
+
+
+def check_size(value: Any, room: int) -> None:
+    """Raises ArgumentError where the texts of a value are too long before they are tokenized."""
+    stack, letters = [value], 0
+    while stack:
+        top = stack.pop()
+        if isinstance(top, str):
+            letters += len(top)
+        elif isinstance(top, Mapping):
+            stack += [*top.keys(), *top.values()]
+        elif isinstance(top, (list, tuple)):
+            stack += top
+    if letters > room * BYTES_A_TOKEN:
+        raise too_long(f"{letters:,} letters", room)
 
 
 def make_template(metadata: Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemplate:

@@ -25,7 +25,8 @@ class Reply:
     ) -> None:
         self.language, self.wanted, self.answers, self.kind = language, wanted, answers, kind
         names = [tool.name for tool in (wanted.must_call or wanted.tools)]
-        self.readers = [ToolReader(names) if names else None for _ in answers]
+        most = 1 if wanted.one_call else None
+        self.readers = [ToolReader(names, most) if names else None for _ in answers]
         self.offsets = [0] * len(answers)
         self.called = [False] * len(answers)
         prefix = "chatcmpl" if kind == "chat" else "cmpl"

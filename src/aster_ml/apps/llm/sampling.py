@@ -31,6 +31,8 @@ KEY_BITS, DIGIT_BITS = 30, 3
 LEAST = 1e-30
 # How many odds are summed before the sums are summed.
 BLOCK = 256
+# Calls until a step is recorded: one that computes, one that is watched.
+RECORDED = 2
 # A bit less than the whole: rounding never leads beyond the last.
 NEARLY = 1 - 2.0**-20
 
@@ -131,12 +133,6 @@ class Cuts(NamedTuple):
 ALL_CUTS = Cuts(True, True)
 
 
-def cuts_of(draws: Sequence[Draw | None]) -> Cuts:
-    """The cuts that these draws want; who takes the most likely token wants none."""
-    drawn = [d.sampling for d in draws if d is not None and not d.is_greedy]
-    return Cuts(any([s.top_k > 0 for s in drawn]), any([s.top_p < 1 for s in drawn]))
-
-
 def odds_above(odds: Tensor, weight: Tensor, wanted: Tensor) -> Tensor:
     """The largest number that odds, of which at least so much weight is as large, all reach.
 
@@ -223,6 +219,41 @@ def changed(
     return x
 
 
+class Given(NamedTuple):
+    """What changes logits before a draw, for each row, and how many odds are reported.
+
+    All of it or nothing, so that there are few kinds of steps: where nobody wants a part it is
+    neutral.
+    """
+
+    penalty: Tensor | None
+    bias: Tensor | None
+    bits: Tensor | None
+    top: int
+
+    @classmethod
+    def of(cls, draws: Sequence[Draw | None], vocabulary: int) -> Given:
+        """What these draws want."""
+        penalty = rows_of([None if d is None else d.penalty for d in draws], 1, vocabulary)
+        bias = rows_of([None if d is None else d.bias for d in draws], 0, vocabulary)
+        return cls(penalty, bias, mask_bits(draws, vocabulary), MAX_TOP)
+
+
+NOTHING_GIVEN = Given(None, None, None, 0)
+
+
+def cuts_of(draws: Sequence[Draw | None], given: Given = NOTHING_GIVEN) -> Cuts:
+    """The cuts that are made for these draws; who takes the most likely token wants none.
+
+    A cut that a draw does not want cuts nothing of it. One by count goes with one by sum, and one
+    by sum alone is made where nothing else is given: kinds of steps are few.
+    """
+    drawn = [d.sampling for d in draws if d is not None and not d.is_greedy]
+    by_count = any([s.top_k > 0 for s in drawn])
+    by_sum = by_count or any([s.top_p < 1 for s in drawn])
+    return Cuts(by_count or (by_sum and given.bits is not None), by_sum)
+
+
 class Sampler:
     """Draws the next token of each row; one recording for each kind of step that came up."""
 
@@ -231,17 +262,16 @@ class Sampler:
         self.greedy = TinyJit(self.pick_greedy)
         self.general = TinyJit(self.pick)
 
-    def pick_greedy(
-        self,
-        logits: Tensor,
-        penalty: Tensor | None,
-        bias: Tensor | None,
-        bits: Tensor | None,
-        top: int,
-    ) -> list[Tensor]:
+    def pick_greedy(self, logits: Tensor) -> list[Tensor]:
         """The most likely tokens."""
-        best = changed(logits, penalty, bias, bits).argmax(-1)
-        return self.report(logits, best, top)
+        return self.report(logits, logits.argmax(-1), 0)
+
+    def warm(self, logits: Tensor) -> None:
+        """Records every kind of step for so many rows, so that nobody waits for it later."""
+        for sampling in (Sampling(0.0), Sampling(), Sampling(top_p=0.5), Sampling(top_k=1 << 24)):
+            for top in (0, 1):
+                for _ in range(RECORDED):
+                    self(logits, [Draw(sampling, self.vocabulary)] * logits.shape[0], top)
 
     def report(self, logits: Tensor, tokens: Tensor, top: int) -> list[Tensor]:
         """The tokens, the logarithms of their odds, and the most likely ones."""
@@ -288,20 +318,17 @@ class Sampler:
         Raises: ArgumentError where a model's logits are no numbers.
         """
         active = [draw for draw in draws if draw is not None]
-        masked = any([draw.mask is not None for draw in active])
-        bits = mask_bits(draws, self.vocabulary) if masked else None
-        penalty = rows_of([None if d is None else d.penalty for d in draws], 1, self.vocabulary)
-        bias = rows_of([None if d is None else d.bias for d in draws], 0, self.vocabulary)
-        if all([draw.is_greedy for draw in active]):
-            found = self.greedy(logits, penalty, bias, bits, top)
+        given = Given.of(draws, self.vocabulary) if wants_more(active, top) else NOTHING_GIVEN
+        if given.bits is None and all([draw.is_greedy for draw in active]):
+            found = self.greedy(logits)
         else:
             numbers = Tensor(columns_of(draws)).realize()
-            found = self.general(logits, numbers, penalty, bias, bits, *cuts_of(draws), top)
+            found = self.general(logits, numbers, *given[:3], *cuts_of(draws, given), given.top)
         tokens, logprobs = found[0].tolist(), found[1].tolist()
         tops: list[list[tuple[int, float]]] = [[] for _ in tokens]
         if top:
             tops = [
-                [(int(n), float(v)) for v, n in zip(values, numbers)]
+                [(int(n), float(v)) for v, n in zip(values[:top], numbers)]
                 for values, numbers in zip(found[2].tolist(), found[3].tolist())
             ]
         for draw, token, logprob in zip(draws, tokens, logprobs):
@@ -324,13 +351,17 @@ def columns_of(draws: Sequence[Draw | None]) -> Array:
     return result
 
 
-def rows_of(given: Sequence[Array | None], neutral: float, vocabulary: int) -> Tensor | None:
-    """What is given for each row, and a neutral number where nothing is; None where all is that.
+def wants_more(draws: Sequence[Draw], top: int) -> bool:
+    """Whether some draw wants logits changed, or odds reported."""
+    given = [x for d in draws for x in (d.mask, d.bias, d.penalty)]
+    return top > 0 or any([x is not None for x in given])
+
+
+def rows_of(given: Sequence[Array | None], neutral: float, vocabulary: int) -> Tensor:
+    """What is given for each row, and a neutral number where nothing is.
 
     Each of b rows is [v]; the result is [b, v].
     """
-    if all([row is None for row in given]):
-        return None
     result = np.full((len(given), vocabulary), neutral, np.float32)
     for i, row in enumerate(given):
         if row is not None:

@@ -11,13 +11,15 @@ and Richardson, SentencePiece (2018).
 from __future__ import annotations
 
 import codecs
+import itertools
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, overload
 
 from aster_ml.apps.llm.extras import needed
 from aster_ml.apps.llm.pretokenizers import WHOLE_FIRST, patterns_of
-from aster_ml.errors import FormatError
+from aster_ml.errors import ArgumentError, FormatError
 from aster_ml.nn.fileio import show_value
 
 # Kinds of tokens in a file.
@@ -28,6 +30,13 @@ ENDS = (
     "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
     "<|end_of_text|>", "<｜end▁of▁sentence｜>", "<EOT>", "</s>",
 )  # fmt: skip
+# Letters that no text needs: one of them marks names of control that are words of a text.
+SPARE = (*range(0xFDD0, 0xFDF0), *range(0x10F000, 0x10FFFE))
+# Bytes of a text for each token that there is room for: prose has about four, code six.
+BYTES_A_TOKEN = 32
+# The beginning of a long text that is looked at first, in letters a token, and how many times as
+# many tokens as there is room for it may have: those at its end may be others in the whole.
+LOOKED_AT, MARGIN = 8, 2
 
 
 def byte_letters() -> dict[str, int]:
@@ -55,9 +64,6 @@ class Tokenizer:
         self.kinds = self.numbers("token_type", len(self.tokens), NORMAL)
         self.model = metadata.get("tokenizer.ggml.model")
         self.number = {token: i for i, token in reversed(list(enumerate(self.tokens)))}
-        # Tokens that are found whole: those of control only where the text may have them.
-        self.all_names = self.pattern_of(CONTROL, USER)
-        self.user_names = self.pattern_of(USER)
         self.space_prefix = self.flag("add_space_prefix", self.model == "llama")
         self.bos, self.eos = self.special_number("bos"), self.special_number("eos")
         self.adds_bos = self.flag("add_bos_token", self.model == "llama") and self.bos is not None
@@ -65,6 +71,18 @@ class Tokenizer:
         named = [self.eos, self.special_number("eot"), self.special_number("eom")]
         known = [self.number.get(text) for text in ENDS]
         self.ends = frozenset([i for i in [*named, *known] if i is not None])
+        # Those that begin and end texts are of control, also in files that call them a user's.
+        own = [t for t, i in self.number.items() if t and self.kinds[i] in (CONTROL, USER)]
+        heads = {*self.ends, self.bos}
+        control = [
+            t for t in own if self.kinds[self.number[t]] == CONTROL or self.number[t] in heads
+        ]
+        # Tokens that are found whole: those of control only where the text may have them.
+        self.all_names = pattern_of(own)
+        self.user_names = pattern_of(sorted({*own}.difference(control)))
+        self.control_names = pattern_of(control, "(?=", ")")
+        self.control_heads = frozenset([t[:i] for t in control for i in range(1, len(t))])
+        self.longest_head = max([len(t) for t in self.control_heads], default=0)
         self.is_byte_level = self.model == "gpt2"
         if self.is_byte_level:
             self.engine = self.byte_level()
@@ -126,12 +144,6 @@ class Tokenizer:
             )
         return int(found)
 
-    def pattern_of(self, *kinds: int) -> re.Pattern[str]:
-        """Finds tokens of these kinds; the longer one where one begins with another."""
-        names = [text for text, i in self.number.items() if self.kinds[i] in kinds and text]
-        names.sort(key=len, reverse=True)
-        return re.compile("|".join([re.escape(name) for name in names]) or "(?!)")
-
     # engines
 
     def byte_level(self) -> Any:
@@ -192,30 +204,90 @@ class Tokenizer:
 
     # text to tokens and back
 
-    def encode(self, text: str, special: bool = False, bos: bool = True) -> list[int]:
+    def encode(
+        self, text: str, special: bool = False, bos: bool = True, mark: str = "", room: int = 0
+    ) -> list[int]:
         """The tokens of a text; with `special`, names of special tokens stand for them.
 
         `bos` puts the token of the beginning first, where the file wants that and it is not there.
+        `mark` is left out: see `marked`. Other threads run meanwhile.
+
+        Raises: ArgumentError where there are more than `room` tokens, unless that is 0; a text that
+        is much too long is not read to its end.
         """
         plain = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        if room and len(plain) > room * BYTES_A_TOKEN:
+            raise too_long(f"{len(plain):,} letters", room)
         result: list[int] = []
         at = 0
         for match in (self.all_names if special else self.user_names).finditer(plain):
-            result += self.merge(plain[at : match.start()])
+            result += self.merge(plain[at : match.start()], mark, room)
             result.append(self.number[match[0]])
             at = match.end()
-        result += self.merge(plain[at:])
+            if room and len(result) > MARGIN * room:
+                raise too_long(f"more than {len(result):,} tokens", room)
+        result += self.merge(plain[at:], mark, room)
         if bos and self.adds_bos and result[:1] != [self.bos]:
             result.insert(0, self.bos or 0)
+        if room and len(result) > room:
+            raise too_long(f"{len(result):,} tokens", room)
         return result
 
-    def merge(self, text: str) -> list[int]:
-        """The tokens of a text without tokens of its own in it."""
+    def merge(self, text: str, mark: str, room: int) -> list[int]:
+        """The tokens of a text without tokens of its own in it.
+
+        Raises: ArgumentError where a beginning has more tokens than there is room for.
+        """
+        if mark:
+            text = text.replace(mark, "")
         if not text:
             return []
         prefixed = " " + text if self.space_prefix else text
-        found: list[int] = self.engine.encode(prefixed, add_special_tokens=False).ids
+        if room and len(prefixed) > MARGIN * LOOKED_AT * room:
+            count = len(self.merged(prefixed[: LOOKED_AT * room]))
+            if count > MARGIN * room:
+                raise too_long(f"more than {count:,} tokens", room)
+        return self.merged(prefixed)
+
+    def merged(self, text: str) -> list[int]:
+        """The tokens of a text as the package finds them; Python's lock is free meanwhile."""
+        found: list[int] = self.engine.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return found
+
+    # words of a text that are names of control
+
+    def marked(self, value: Any, mark: str) -> Any:
+        """A value with a mark inside of each name of control that is in its texts.
+
+        So what is put together with it has none but its own; `encode` leaves the marks out. A text
+        that ends as a name begins is marked at its end, as the next one may go on with it.
+        """
+        if isinstance(value, str):
+            return self.marked_text(value, mark)
+        if isinstance(value, Mapping):
+            return {self.marked(k, mark): self.marked(v, mark) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.marked(v, mark) for v in value]
+        return value
+
+    def marked_text(self, text: str, mark: str) -> str:
+        """A text with a mark behind the first letter of each name, and of what may become one."""
+        starts = [match.start() + 1 for match in self.control_names.finditer(text)]
+        tails = range(max(0, len(text) - self.longest_head), len(text))
+        if any([text[at:] in self.control_heads for at in tails]):
+            starts.append(len(text))
+        if not starts:
+            return text
+        cuts = [0, *starts, len(text)]
+        return mark.join([text[a:b] for a, b in itertools.pairwise(cuts)])
+
+    def spare_letter(self, value: Any) -> str:
+        """A letter that is in no text of a value. Raises: ArgumentError where there is none."""
+        written = json.dumps(value, ensure_ascii=False)
+        for code in SPARE:
+            if chr(code) not in written:
+                return chr(code)
+        raise ArgumentError("the texts have all letters of private use; less would do")
 
     def token_bytes(self, i: int) -> bytes:
         """The bytes that a token stands for; none for one of control."""
@@ -243,6 +315,50 @@ class Tokenizer:
     def stream(self) -> Stream:
         """Decodes tokens as they come."""
         return Stream(self.bytes_of)
+
+
+def too_long(said: str, room: int) -> ArgumentError:
+    """What is said of a text that has no room."""
+    return ArgumentError(
+        f"the prompt has {said}, and there is room for {room} tokens; it has to be shorter "
+        "(nothing is cut in silence), or the context longer (--context)"
+    )
+
+
+def pattern_of(names: Sequence[str], opening: str = "", closing: str = "") -> re.Pattern[str]:
+    """A pattern for any of these names, the longest; its time does not grow with their number.
+
+    Raises: FormatError where too many begin with one another.
+    """
+    tree: dict[str, Any] = {}
+    for name in names:
+        node = tree
+        for letter in name:
+            node = node.setdefault(letter, {})
+        node[""] = {}
+    try:
+        return re.compile(f"{opening}{branch_of(tree) if names else '(?!)'}{closing}")
+    except (RecursionError, OverflowError, re.error) as error:
+        raise FormatError(
+            f"names of special tokens are nested too deep: {error}", "gguf"
+        ) from error
+
+
+def branch_of(node: dict[str, Any]) -> str:
+    """A pattern for what may follow in a tree of names."""
+    chains = []
+    for letter, after in node.items():
+        chain = letter
+        while len(after) == 1 and "" not in after:
+            # A chain of letters without a branch.
+            (more, after), *_ = after.items()
+            chain += more
+        if letter:
+            rest = branch_of(after) if set(after) != {""} else ""
+            chains.append(re.escape(chain) + rest)
+    if not chains:
+        return ""
+    return f"(?:{'|'.join(chains)})" + ("?" if "" in node else "")
 
 
 class TokenBytes(Sequence[bytes]):

@@ -53,10 +53,10 @@ def call_of(value: Any, names: Sequence[str]) -> tuple[str, str] | None:
 
 
 class ToolReader:
-    """Takes the text of one answer apart as it comes."""
+    """Takes the text of one answer apart as it comes. Calls beyond `most` are left out."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = list(names)
+    def __init__(self, names: Sequence[str], most: int | None = None) -> None:
+        self.names, self.most = list(names), most
         self.held = ""
         self.count = 0
         self.has_begun = self.is_behind_call = False
@@ -116,7 +116,8 @@ class ToolReader:
         if None in found or not found:
             return []
         calls = []
-        for name, arguments in [f for f in found if f is not None]:
+        room = None if self.most is None else max(0, self.most - self.count)
+        for name, arguments in [f for f in found if f is not None][:room]:
             calls.append(Call(self.count, f"call_{secrets.token_hex(12)}", name, arguments))
             self.count += 1
         return calls

@@ -1,4 +1,4 @@
-"""The thread that owns a model, and answers as streams of asyncio.
+"""Steps a model in a thread that owns it, and gives answers as streams of asyncio.
 
 Receives `Answer`s from coroutines; steps the engine as long as there is work. A coroutine that goes
 away cancels its answer, which ends before the next step.
@@ -10,13 +10,15 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from aster_ml.apps.llm.answers import Answer, Piece
 from aster_ml.apps.llm.engine import Engine
 from aster_ml.errors import ArgumentError
 
 LOG = logging.getLogger("aster_ml.llm")
+# How long the end waits for a step.
+STEP_SECONDS = 1.0
 
 
 class Worker:
@@ -31,17 +33,32 @@ class Worker:
         self.engine, self.limit, self.when_idle = engine, limit, when_idle
         self.work = threading.Event()
         self.is_over = False
+        # Who waits for pieces.
+        self.listeners = set[Pieces]()
         self.thread = threading.Thread(target=self.run, name="aster-llm", daemon=True)
 
     def start(self) -> None:
         """Begins to work."""
         self.thread.start()
 
-    def stop(self) -> None:
-        """Ends after the step that runs."""
+    def finish(self) -> None:
+        """Ends after the step that runs; who waits for an answer is told at once."""
         self.is_over = True
         self.work.set()
-        self.thread.join(timeout=60)
+        for pieces in list(self.listeners):
+            pieces.end("the server is going down")
+
+    def stop(self) -> None:
+        """Ends, and waits for the step that runs, a moment."""
+        self.finish()
+        self.thread.join(timeout=STEP_SECONDS)
+
+    def check_room(self, count: int) -> None:
+        """Raises BusyError where so many more cannot wait."""
+        if self.is_over:
+            raise BusyError("the server is going down")
+        if len(self.engine.queue) + count > self.limit:
+            raise BusyError(f"{self.limit} requests may wait, and no more; try again later")
 
     def run(self) -> None:
         """Steps while there is work, and waits where there is none."""
@@ -57,11 +74,11 @@ class Worker:
             if not self.work.wait(timeout=1.0) and self.when_idle is not None:
                 self.when_idle()
 
-    def submit(self, answer: Answer) -> None:
-        """Puts an answer in the queue. Raises: ArgumentError where too many wait."""
-        if len(self.engine.queue) >= self.limit:
-            raise BusyError(f"{self.limit} requests wait already; try again later")
-        self.engine.submit(answer)
+    def submit(self, answers: Sequence[Answer]) -> None:
+        """Puts answers in the queue. Raises: BusyError where too many wait, before any is put."""
+        self.check_room(len(answers))
+        for answer in answers:
+            self.engine.submit(answer)
         self.work.set()
 
 
@@ -89,19 +106,20 @@ class Pieces:
         return deliver
 
     def submit(self, answers: list[Answer]) -> None:
-        """Puts all of them in the queue, or none. Raises: ArgumentError as `Worker.submit` does."""
-        for answer in answers:
-            self.worker.engine.check(answer.prompt)
-        try:
-            for answer in answers:
-                self.answers.append(answer)
-                self.worker.submit(answer)
-        except ArgumentError:
-            self.cancel()
-            raise
+        """Puts all of them in the queue, or none. Raises: BusyError as `Worker.submit` does."""
+        self.worker.submit(answers)
+        self.answers += answers
+        self.worker.listeners.add(self)
+
+    def end(self, said: str) -> None:
+        """The last piece for whoever waits; from any thread."""
+        deliver = self.deliver_to(0)
+        deliver(Piece("", [], "error", said))
+        self.cancel()
 
     def cancel(self) -> None:
-        """Ends what is not over."""
+        """Ends what is not over; nobody waits for it any more."""
+        self.worker.listeners.discard(self)
         for answer in self.answers:
             answer.cancel()
         self.worker.work.set()
