@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, overload
 
 from aster_ml.apps.llm.extras import needed
+from aster_ml.apps.llm.merges import merges_of
 from aster_ml.apps.llm.pretokenizers import WHOLE_FIRST, patterns_of
 from aster_ml.errors import ArgumentError, FormatError
 from aster_ml.nn.fileio import show_value
@@ -185,11 +186,7 @@ class Tokenizer:
             for text, i in self.number.items()
             if self.kinds[i] in (NORMAL, USER) and len(text) > 1
         ]
-        merges = []
-        for _, _, text in sorted(pieces):
-            cuts = [(text[:at], text[at:]) for at in range(1, len(text))]
-            found = [cut for cut in cuts if cut[0] in self.number and cut[1] in self.number]
-            merges += sorted(found, key=lambda cut: (self.number[cut[0]], self.number[cut[1]]))
+        merges = merges_of([text for _, _, text in sorted(pieces)], self.number)
         unknown = next((t for t, i in self.number.items() if self.kinds[i] == UNKNOWN), None)
         engine = self.make_engine(library, merges, byte_fallback=True, unk_token=unknown)
         engine.normalizer = library.normalizers.Replace(" ", SPACE)
