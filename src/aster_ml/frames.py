@@ -9,14 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
-
-def name_of_code() -> str:
-    """The file that this very function was compiled from."""
-    return name_of_code.__code__.co_filename
-
-
-# What names of Aster's own files begin with.
-OWN = os.path.join(os.path.dirname(name_of_code()), "")
+# What names of Aster's own files begin with, as they were when they were compiled.
+OWN = os.path.join(os.path.dirname(sys._getframe().f_code.co_filename), "")
 
 
 def is_own(file: str) -> bool:

@@ -69,9 +69,12 @@ def version_of(name: str) -> str | None:
 
 def packages_of(name: str) -> tuple[str, ...]:
     """All packages that an extra brings, those of other extras first."""
-    extra = EXTRAS[name]
-    brought = [package for other in extra.extras for package in packages_of(other)]
-    return (*brought, *extra.packages)
+    names, found = [name], list[str]()
+    while names:
+        extra = EXTRAS[names.pop()]
+        names += extra.extras
+        found = [*extra.packages, *found]
+    return tuple(found)
 
 
 def extra_lines() -> Iterator[str]:
