@@ -116,18 +116,56 @@ def same(t: Tensor, a: Array) -> bool:
     return found.shape == a.shape and found.dtype == a.dtype and bool((found == a).all())
 
 
-def try_function(seed: int, refused: list[str]) -> str | None:
-    """One function and its calls."""
+class World:
+    """Other tensors of the program, most of which wait: for a write to be read, to be computed."""
+
+    def __init__(self, seed: int, program: Program) -> None:
+        self.rng = random.Random(seed)
+        self.shapes = [s for s in (*program.states, *program.inputs) if s and 0 not in s]
+        self.kept: list[tuple[Tensor, Array]] = []
+        self.other = TinyJit(lambda x: (x * 2 + 1).realize())
+
+    def turn(self) -> None:
+        """What goes on beside the function."""
+        for _ in range(self.rng.randrange(3)):
+            shape = self.rng.choice(self.shapes) if self.shapes else (3,)
+            a = numbers(self.rng, shape)
+            t = Tensor(a.copy()).realize().clone()
+            kind = self.rng.choice(("write", "write", "add", "lazy", "jitted", "drop"))
+            if kind == "write":
+                t[0] = 7
+                a[0] = 7
+            elif kind == "add":
+                t += 5
+                a += 5
+            elif kind == "lazy":
+                t, a = t * 3 + 1, a * 3 + 1
+            elif kind == "jitted":
+                t, a = self.other(t.realize()), a * 2 + 1
+            else:
+                del self.kept[: len(self.kept) // 2]
+            self.kept.append((t, a))
+
+    def wrong(self) -> bool:
+        """Whether one of them is not what it is to be."""
+        return any(not same(t, a) for t, a in self.kept)
+
+
+def try_function(seed: int, refused: list[str], beside: bool = False) -> str | None:
+    """One function and its calls, alone or in a world of other tensors."""
     rng = random.Random(seed)
     sizes = LARGE if rng.random() < 0.2 else SMALL
     program = Drawer(rng, sizes, writes=rng.random() < 0.7).program
     threads, stress, spec = rng.choice((1, 2, 3)), rng.choice((0, 0, 1 + seed)), rng.choice((0, 1))
     with Context(THREADS=threads, POOL_STRESS=stress, SPEC=spec):
         caller = Caller(rng, program)
+        world = World(seed, program) if beside else None
         inputs = [caller.argument(shape) for shape in program.inputs]
         for number in range(CALLS):
             if rng.random() < 0.3:
                 inputs = [caller.argument(shape) for shape in program.inputs]
+            if world is not None:
+                world.turn()
             said = caller.call(inputs)
             if caller.refused is not None:
                 refused.append(str(caller.refused))
@@ -137,7 +175,24 @@ def try_function(seed: int, refused: list[str]) -> str | None:
             caller.do_between()
         if any(not same(t, a) for t, a in caller.kept):
             return f"a result that was kept has changed ({program.show()})"
+        if world is not None and world.wrong():
+            return f"another tensor has changed ({program.show()})"
     return None
+
+
+def try_beside(seed: int) -> str | None:
+    """A function among tensors that do not matter: right, and refused only where it is so alone."""
+    refused: list[str] = []
+    said = try_function(seed, refused, beside=True)
+    if said is None and refused:
+        alone: list[str] = []
+        try_function(seed, alone)
+        return None if alone else f"refused beside others alone: {refused[0][:150]}"
+    return said
+
+
+def test_jitted_functions_beside_others(record_property: Callable[[str, str], None]) -> None:
+    check_all("jitted functions beside others", draws(15, 2000), try_beside, record_property)
 
 
 def test_jitted_functions(record_property: Callable[[str, str], None]) -> None:
