@@ -43,6 +43,7 @@ OTHER_VALUES = {
     "MAX_KERNEL_NODES": 20,
     "ALLOW_TF32": 1,
     "BOXES": 0,
+    "EXACT": 1,
 }
 
 
