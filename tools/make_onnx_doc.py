@@ -50,6 +50,14 @@ those of a plain run. Where an operator cannot do with a variable size (a loop o
 fraction of one), `runner.why_not_dynamic` says so, and sizes are recorded one by one. Initialisers
 are read when they are first used, and data beside the model is mapped into memory, never from
 outside of its folder.
+
+An operator means what it means in the version of the file: `tests/fuzz/test_fuzz_opsets.py` draws
+each at every version at which its schema changed, beside onnxruntime, and
+`tests/fuzz/test_fuzz_contributed.py` those that onnxruntime adds. A form that is not computed is an
+`UnsupportedError` with the operator's name. What `onnx.checker` refuses is refused, but for values
+without a shape and operators that are deprecated, which other readers take. `LOOP_LIMIT` is how
+many turns the loops of one run make. `to_onnx` writes opset 18, with the element types that
+onnxruntime has kernels for: narrower ones are carried by wider ones.
 """
 
 

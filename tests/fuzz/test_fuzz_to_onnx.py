@@ -141,7 +141,7 @@ SESSION = ort.SessionOptions()
 SESSION.log_severity_level = 4
 
 
-def check_method(seed: int) -> str | None:
+def method_said(seed: int) -> str | None:
     """What is wrong with the file of one method; None too where it is refused by name."""
     call = MethodCall(seed)
     given = {name: tensor.clone().realize() for name, tensor in call.tensors.items()}
@@ -186,7 +186,7 @@ def apart(found: Any, wanted: Any, near: float, either_sign: bool) -> str | None
 
 
 def test_methods_of_every_dtype(record_property: Any) -> None:
-    check_all("methods written as ONNX", draws(40, 6000), check_method, record_property)
+    check_all("methods written as ONNX", draws(40, 6000), method_said, record_property)
 
 
 def test_both_runtimes_compute_what_functions_do(record_property: Any) -> None:

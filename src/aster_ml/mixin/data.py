@@ -321,7 +321,7 @@ def resolved_list(data: Any) -> Any:
         found = found or any(map(is_foreign, kinds))
         if not kinds.isdisjoint((list, tuple)):
             pending += [x for x in item if x.__class__ is list or x.__class__ is tuple]
-    return with_arrays(data, {}) if found else data
+    return with_arrays(data) if found else data
 
 
 def is_foreign(kind: type) -> bool:
@@ -331,16 +331,22 @@ def is_foreign(kind: type) -> bool:
     return any([hasattr(kind, name) for name in PROTOCOLS])
 
 
-def with_arrays(data: Any, known: dict[int, Any]) -> Any:
+def with_arrays(data: Any) -> Any:
     """A nested list with arrays of other packages as those of NumPy; a list in itself stays so."""
-    if is_foreign(data.__class__):
-        return foreign.array_of(data)
-    if data.__class__ is not list and data.__class__ is not tuple:
-        return data
-    if id(data) not in known:
-        known[id(data)] = made = []
-        made += [with_arrays(item, known) for item in data]
-    return known[id(data)]
+    whole: list[Any] = []
+    known: dict[int, list[Any]] = {id(data): whole}
+    pending = [(data, whole)]
+    while pending:
+        item, made = pending.pop()
+        for part in item:
+            if part.__class__ is list or part.__class__ is tuple:
+                if id(part) not in known:
+                    known[id(part)] = []
+                    pending.append((part, known[id(part)]))
+                made.append(known[id(part)])
+            else:
+                made.append(foreign.array_of(part) if is_foreign(part.__class__) else part)
+    return whole
 
 
 def holds_bytes(data: Any) -> bool:

@@ -58,8 +58,6 @@ MEETINGS = {Ops.ADD: "add", Ops.MAX: "max"}
 # Stands for memory that no value was written to yet, and for what is computed from it.
 UNWRITTEN = "<unwritten>"
 COMPARISONS = frozenset({"Less", "Equal"})
-# Operations on bfloat16 that are written without rounding.
-NARROW_AS_THEY_ARE = frozenset({Ops.BITCAST})
 UNSIGNED_OF = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -300,10 +298,22 @@ class GraphWriter:
         return found if wide is dtype else self.node("Cast", found, to=element(dtype))
 
     def computed(self, u: UOp, src: list[str]) -> str:
-        """An operation element by element. Raises: UnsupportedError."""
+        """An operation element by element; on bfloat16 in float32, and rounded.
+
+        Raises: UnsupportedError.
+        """
+        narrow = dtypes.bfloat16
+        if u.src[0].dtype is not narrow or u.op is Ops.BITCAST:
+            return self.elementwise(u, src)
+        wide = tuple([UOp(Ops.CAST, dtypes.float32, (s,)) for s in u.src])
+        names = [self.node("Cast", name, to=element(dtypes.float32)) for name in src]
+        dtype = dtypes.float32 if u.dtype is narrow else u.dtype
+        found = self.elementwise(UOp(u.op, dtype, wide, u.arg), names)
+        return self.node("Cast", found, to=element(narrow)) if u.dtype is narrow else found
+
+    def elementwise(self, u: UOp, src: list[str]) -> str:
+        """An operation element by element in the dtype that it has. Raises: UnsupportedError."""
         op, kind = u.op, u.src[0].dtype
-        if kind is dtypes.bfloat16 and op not in NARROW_AS_THEY_ARE:
-            return self.in_float32(u, src)
         if op in UNARY:
             return self.typed(UNARY[op], kind, *src)
         if op is Ops.EXP2:
@@ -339,14 +349,6 @@ class GraphWriter:
                 "to_onnx: random numbers; draw them outside and give them as an input"
             )
         raise UnsupportedError(f"to_onnx: {op.name} of {kind.name} has no operator of ONNX")
-
-    def in_float32(self, u: UOp, src: list[str]) -> str:
-        """An operation on bfloat16, computed in float32 and rounded."""
-        wide = [UOp(Ops.CAST, dtypes.float32, (s,)) for s in u.src]
-        names = [self.node("Cast", name, to=element(dtypes.float32)) for name in src]
-        dtype = dtypes.bool if u.dtype is dtypes.bool else dtypes.float32
-        found = self.computed(UOp(u.op, dtype, tuple(wide), u.arg), names)
-        return found if u.dtype is dtypes.bool else self.node("Cast", found, to=element(u.dtype))
 
     def shifted(self, u: UOp, src: list[str]) -> str:
         """Bits moved: as unsigned numbers, of which as many zeros come in as are asked for."""

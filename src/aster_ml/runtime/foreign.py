@@ -97,12 +97,17 @@ def resolved_of_torch(source: Any, torch: Any) -> Any:
 
 def missing_in(source: Any) -> int:
     """How many elements a column, or a table, says are missing."""
+    if not hasattr(source, "null_count") and hasattr(source, "itercolumns"):
+        return sum([missing_of(column) for column in source.itercolumns()])
+    return missing_of(source)
+
+
+def missing_of(source: Any) -> int:
+    """How many elements a column, or a table that counts them itself, says are missing."""
     # Elements of columns that are lists of one length.
     while getattr(getattr(source, "dtype", None), "inner", None) and hasattr(source, "explode"):
         source = source.explode()
     count = getattr(source, "null_count", None)
-    if count is None and hasattr(source, "itercolumns"):
-        return sum([missing_in(column) for column in source.itercolumns()])
     if count is not None:
         count = count() if callable(count) else count
         # That of a table of polars is a table with one row.

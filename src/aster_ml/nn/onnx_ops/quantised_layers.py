@@ -1,4 +1,4 @@
-"""Operators of onnxruntime on quantised tensors: as floats in between, and quantised again.
+"""Computes onnxruntime's layers of quantised tensors: as floats, which are quantised again.
 
 Each takes small integers with a scale and a zero point, and (but for the last ones) gives such.
 Exact sums of small integers are in `quantise`, layers of floats in `nets`, `recurrent` and
