@@ -37,6 +37,8 @@ from tools.soak_llm import free_port, wait_for
 CONTEXT, SLOTS = 512, 4
 # The most that figures may be: silence of a stream in seconds, memory in bytes, seconds to end.
 SILENCE, GROWTH, ENDING = 0.5, 200e6, 5.0
+# How long a client waits that could not connect.
+PAUSE = 0.1
 LETTERS = {
     "blanks": " ",
     "letters": "a",
@@ -104,6 +106,7 @@ class Reader:
             except (OSError, http.client.HTTPException) as error:
                 if not self.is_over:
                     self.errors.append(str(error))
+                    time.sleep(PAUSE)
 
     def read(self) -> None:
         """Reads one stream."""
@@ -111,17 +114,22 @@ class Reader:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         with contextlib.closing(connection):
             connection.request("POST", "/v1/chat/completions", json.dumps(body), JSON)
-            before = 0.0
-            for line in connection.getresponse():
-                if not line.startswith(b"data: "):
-                    continue
-                now = time.perf_counter()
-                if before:
-                    self.longest = max(self.longest, now - before)
-                before, self.last = now, line.decode()
-                self.events += 1
-                if self.is_over:
-                    return
+            with contextlib.closing(connection.getresponse()) as answer:
+                self.note(answer)
+
+    def note(self, answer: http.client.HTTPResponse) -> None:
+        """Notes when the events of a stream come."""
+        before = 0.0
+        for line in answer:
+            if not line.startswith(b"data: "):
+                continue
+            now = time.perf_counter()
+            if before:
+                self.longest = max(self.longest, now - before)
+            before, self.last = now, line.decode()
+            self.events += 1
+            if self.is_over:
+                return
 
 
 JSON = {"Content-Type": "application/json"}

@@ -9,6 +9,7 @@ complete, or memory grew by more than a tenth.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import random
@@ -111,9 +112,12 @@ def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     while process.poll() is None:
         try:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-            connection.request("GET", "/health")
-            if connection.getresponse().status == 200:
-                return
+            with contextlib.closing(connection):
+                connection.request("GET", "/health")
+                answer = connection.getresponse()
+                answer.read()
+                if answer.status == 200:
+                    return
         except OSError:
             time.sleep(0.2)
     raise RuntimeError("the server did not start")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
+import socket
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from aster_ml import Tensor, cli
+from aster_ml.viz import serve
 from aster_ml.viz.page import data_of, page_of
+from aster_ml.viz.serve import make_server
 from aster_ml.viz.session import recorded, write
 from tests.viz.runs import record_net
 
@@ -119,3 +126,46 @@ def test_data_alone_goes_to_json(tmp_path: Path) -> None:
         Tensor.ones(4).contiguous().realize()
     assert json.loads(write(recorder, tmp_path / "a.json").read_text())["format"] == "aster-viz"
     assert "<!doctype html>" in write(recorder, tmp_path / "a.html").read_text()
+
+
+def test_a_served_page_is_for_this_machine_alone() -> None:
+    """Names of others that lead here, and pages of others, get nothing; silent ones are left."""
+    server = make_server(0, lambda: {"secret": 1})
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    port = server.server_address[1]
+
+    def ask(**headers: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("GET", "/data", headers=headers)
+        answer = connection.getresponse()
+        found = answer.status, answer.read()
+        connection.close()
+        return found
+
+    try:
+        most = range(serve.MOST_CONNECTIONS)
+        silent = [socket.create_connection(("127.0.0.1", port)) for _ in most]
+        extra = socket.create_connection(("127.0.0.1", port), timeout=20)
+        assert extra.recv(1) == b"", "more than there may be"
+        for s in [*silent, extra]:
+            s.close()
+        for _ in range(100):
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                if ask() == (200, b'{"secret": 1}'):
+                    break
+            time.sleep(0.1)
+        assert ask(Host=f"localhost:{port}")[0] == 200
+        for headers in (
+            {"Host": "evil.example"},
+            {"Host": f"evil.example:{port}", "Origin": f"http://evil.example:{port}"},
+            {"Origin": "http://evil.example"},
+            {"Origin": "null"},
+        ):
+            status, said = ask(**headers)
+            assert status == 403
+            assert b"secret" not in said
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

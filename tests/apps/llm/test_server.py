@@ -272,27 +272,22 @@ def test_what_is_refused(
     assert language.engine.counts.answers == before, "something was generated"
 
 
-def nested(depth: int) -> Any:
-    """A mapping in a mapping, so deep."""
-    value: Any = {}
-    for _ in range(depth):
-        value = {"a": value}
-    return value
-
-
-@pytest.mark.parametrize("depth", [5, 100, 300, 600, 900, 980])
+@pytest.mark.parametrize("depth", [5, 100, 300, 600, 900, 970, 985, 2000])
 def test_what_is_nested_deep_is_answered_or_refused(depth: int, running: Running) -> None:
-    function = {"name": "f", "parameters": nested(depth)}
+    function = {"name": "f", "parameters": "DEEP"}
     tools = [{"type": "function", "function": function}]
-    form = {"type": "json_schema", "json_schema": {"schema": nested(depth)}}
-    call = {"function": {"name": "f", "arguments": nested(depth)}}
+    form = {"type": "json_schema", "json_schema": {"schema": "DEEP"}}
+    call = {"function": {"name": "f", "arguments": "DEEP"}}
+    # Longer than what the test itself can write of mappings.
+    deep = '{"a":' * depth + "{}" + "}" * depth
     for more in (
         {"tools": tools},
         {"tools": tools, "tool_choice": "required"},
         {"response_format": form},
         {"messages": [*CHAT["messages"], {"role": "assistant", "tool_calls": [call]}]},
     ):
-        assert running.ask("/v1/chat/completions", {**CHAT, **more})[0] in (200, 400), more
+        body = json.dumps({**CHAT, **more}).replace('"DEEP"', deep).encode()
+        assert running.ask("/v1/chat/completions", body)[0] in (200, 400), more
 
 
 def test_an_answer_of_one_call(client: Any) -> None:

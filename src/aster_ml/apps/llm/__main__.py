@@ -179,7 +179,6 @@ def serve(
     server = listening.Server(app, app.state.service.worker.finish, said)
     server.run(sockets=[address])
     language.keep()
-    server.rest()
     return 0
 
 

@@ -120,18 +120,13 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Tells who listens, and sees to it that this ends."""
+        """Tells who listens, and sees to it that the process ends, whatever it waits for then."""
         if self.watchdog is None:
             self.watchdog = threading.Timer(END_SECONDS, os._exit, [128 + sig])
             self.watchdog.daemon = True
             self.watchdog.start()
             self.tell()
         super().handle_exit(sig, frame)
-
-    def rest(self) -> None:
-        """All is done: nothing has to be ended any more."""
-        if self.watchdog is not None:
-            self.watchdog.cancel()
 
 
 def bound(host: str, port: int) -> socket.socket:
