@@ -80,11 +80,12 @@ print(len(steps), "kernels;", "each is a graph that ends in", steps[0].ast.op)
 # %% 4. Nothing to compute: common parts and constants
 #
 # Nodes are *interned*: the same op on the same sources is the same object. So "the same
-# computation" costs nothing to recognise, and nothing is computed twice:
+# computation" costs nothing to recognise, and nothing is computed twice. Each tensor has a gradient
+# of its own, though, so a second one with the same value gets a NAME over the node:
 
 c, d = (x + 1), (x + 1)
-print(c.uop is d.uop)
-# > True
+print(d.uop.op, d.uop.src[0] is c.uop)
+# > Ops.NAME True
 
 # Arithmetic that needs no data is done while the graph is built or scheduled:
 

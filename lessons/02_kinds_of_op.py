@@ -6,7 +6,7 @@ About four hours. Run with `aster lesson run 02`.
 import numpy as np
 
 from aster_ml import GlobalCounters, Tensor
-from aster_ml.uop.graph import toposort
+from aster_ml.uop.graph import toposort, without_names
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import OP_TABLE, Group, Ops
 
@@ -21,7 +21,7 @@ print(OP_TABLE[Ops.PERMUTE].group, "|", OP_TABLE[Ops.ADD].group, "|", OP_TABLE[O
 # > Group.MOVEMENT | Group.BINARY | Group.REDUCE
 movement = [op.name for op, row in OP_TABLE.items() if row.group is Group.MOVEMENT]
 print(*movement)
-# > RESHAPE EXPAND PERMUTE PAD SHRINK FLIP
+# > RESHAPE EXPAND PERMUTE PAD SHRINK FLIP NAME
 
 
 def kinds(t: Tensor) -> dict[str, list[str]]:
@@ -101,10 +101,13 @@ left = a.reshape(40, 1, 30).expand(40, 50, 30)
 right = b.permute(1, 0).reshape(1, 50, 30).expand(40, 50, 30)
 product = (left * right).sum(axis=2)
 
-# And `@`? It builds the very same graph. Not a similar one: the same object.
+# And `@`? It builds the very same graph. Not a similar one: the same object, once the names of
+# tensors are taken off.
 
-print((a @ b).uop is product.uop, kinds(a @ b)["elementwise"], kinds(a @ b)["reduce"])
-# > True ['MUL'] ['REDUCE']
+print(without_names((a @ b).uop) is without_names(product.uop))
+# > True
+print(kinds(a @ b)["elementwise"], kinds(a @ b)["reduce"])
+# > ['MUL'] ['REDUCE']
 print(np.abs(product.numpy() - a.numpy() @ b.numpy()).max() < 1e-4)
 # > True
 

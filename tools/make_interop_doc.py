@@ -39,6 +39,14 @@ strides can show them; what is flipped, repeated, on several devices or in a fil
 `BufferError` with `copy=False`. A tensor that requires a gradient is exported by `t.detach()`.
 Read-only memory is read in place and copied when it is written to.
 
+What another package keeps beside the bytes is carried out or refused by name, never left out.
+Carried out are PyTorch's marks (negated, conjugated, all zeros: `z.conj().imag`), byte order,
+strides of any sign, and subclasses that mean nothing more. Refused, with what would do: elements
+that are missing (masks of NumPy and `torch.masked`, nulls of Arrow, polars and pandas' own
+types), sparse, nested, quantised and meta tensors, those inside of `vmap` or a `FakeTensorMode`,
+types that Aster has not (4 bits, fnuz, dates, text, objects). `tests/fuzz/test_fuzz_foreign.py`
+draws arrays and views and holds tensors to the producer's `tolist`.
+
 NumPy's functions by element give tensors where a method means the same (`np.exp(t)`), all others
 give arrays. `repr` and a notebook show values of what has been computed and compute nothing.
 Dtypes equal their names and those of NumPy and PyTorch, and these are accepted as dtypes.

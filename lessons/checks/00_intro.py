@@ -34,7 +34,9 @@ def check_border(learner: ModuleType) -> None:
 
 
 def check_same_node(learner: ModuleType) -> None:
-    """Nodes are interned: compare the objects behind Tensor.uop with `is`."""
+    """Nodes are interned: compare the objects behind Tensor.uop with `is`, once `without_names` of
+    uop/graph has taken off the names of tensors.
+    """
     x = Tensor.rand(4).realize()
     assert learner.same_node(x * 2, x * 2), "x * 2 and x * 2 are one node"
     assert not learner.same_node(x * 2, x * 3), "x * 2 and x * 3 are two"

@@ -120,8 +120,14 @@ def test_lying_entries_name_the_tensor(tmp_path: pathlib.Path, bad: Any, message
         safe_load(with_header(tmp_path / "f", header, b"\0" * 16))
 
 
-@pytest.mark.parametrize("kind", ["F31", "F8_E8M0"])
-def test_a_dtype_that_is_unknown_is_told_when_it_is_used(tmp_path: pathlib.Path, kind: str) -> None:
+def test_a_dtype_that_is_none_of_the_format_is_refused(tmp_path: pathlib.Path) -> None:
+    header = {"bad": entry(dtype="F31", shape=[8]), "good": entry(offsets=[8, 16])}
+    with pytest.raises(FormatError, match=r"tensor 'bad': dtype 'F31' is none of the format's"):
+        safe_load(with_header(tmp_path / "f", header, b"\0" * 16))
+
+
+def test_a_dtype_that_aster_lacks_is_told_when_it_is_used(tmp_path: pathlib.Path) -> None:
+    kind = "F8_E8M0"
     header = {"bad": entry(dtype=kind, shape=[8]), "good": entry(offsets=[8, 16])}
     tensors = safe_load(with_header(tmp_path / "f", header, b"\0" * 16))
     assert tensors["good"].tolist() == [0, 0]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 
 from aster_ml import Tensor, dtypes
+from aster_ml.errors import NumberRangeWarning
 from tests.golden import catalogue, differs, vectors
 from tests.golden.vectors import Case, Value
 
@@ -67,7 +69,10 @@ def test_group(group: str) -> None:
     cases = catalogue.find(group)
     want = vectors.unpack(vectors.FOLDER / f"{group}.npz")
     assert list(want) == [c.name for c in cases], "run tools/make_golden_vectors.py"
-    got = computed(cases)
+    with warnings.catch_warnings():
+        # Lists whose numbers do not fit are among the cases.
+        warnings.simplefilter("ignore", NumberRangeWarning)
+        got = computed(cases)
     lines = [(c.name, right_line(c, got[c.name], want[c.name])) for c in cases]
     wrong = [f"{name}: {line}" for name, line in lines if line]
     assert not wrong, f"{len(wrong)} of {len(want)} differ:\n" + "\n".join(wrong[:60])

@@ -12,9 +12,10 @@ from tests.lint.sources import PACKAGE, ROOT
 # Text in which a name may stand: whoever uses it, tests it or writes of it.
 PLACES = ("src", "tests", "tools", "docs", "benchmarks", "lessons", "README.md", "Makefile")
 KINDS = {".py", ".md", ".toml", ".txt", ".c", ".h", ""}
-# Names that other packages call: tinygrad's programs and tests, the module pickle, einops.
+# Names that other packages call: tinygrad's programs and tests, the module pickle, einops, jinja2.
 CALLED_ELSEWHERE = {
     "copy_to_device", "get_empty_input_data", "persistent_id", "persistent_load", "pyrender",
+    "wrap_str_format",
 }  # fmt: skip
 
 

@@ -259,7 +259,7 @@ def eliminated(a: Any) -> tuple[Any, Any]:
 def largest_left(size: Any, k: int) -> list[tuple[int, Any]]:
     """For both axes, where the largest of the sizes is that k steps have left.
 
-    Shapes: size [*b, n, n] -> [*b, n] of bools for axis -2, and for -1.
+    Each is one-hot bools, of shape [*b, n], for a size of [*b, n, n].
     """
     n = size.shape[-1]
     places = size.arange(n, device=size.device)

@@ -193,7 +193,9 @@ def run(options: argparse.Namespace) -> int:
     # Before a model is read, which takes longer than to find out.
     address: socket.socket | None = None
     keys: tuple[str, ...] = ()
-    needed("aster_ml.apps.llm.template", "llm")
+    for name in ("jinja2", "tokenizers"):
+        # Templates and tokenizers are imported later, and in a process of their own.
+        require(name, "llm")
     if options.serve:
         for name in ("uvicorn", "starlette"):
             require(name, "serve")
