@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from aster_ml.codegen.gpu.tile_order import clusters_of, looped, tiles_apart
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
-from aster_ml.errors import InternalError
+from aster_ml.errors import InternalError, KernelOptError
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu, to_uop
@@ -105,7 +105,11 @@ def number_work(kernel: Kernel, order: list[int], most: GridLimits) -> UOp:
             loops = (turn,)
         else:
             tile, gate = block_number(kernel, total, iterations(blocks), most)
-        ordered = roles.tile_rows is not None and tiles_apart(kernel, tile, blocks)
+        ordered = {} if roles.tile_rows is None else tiles_apart(kernel, tile, blocks)
+        if roles.tile_rows is not None and not ordered:
+            raise KernelOptError(
+                "BLOCKS order: steps of the axis are no blocks, or the only ones; there is one order"
+            )
         changes |= ordered or taken_apart(tile, blocks)
     elif len(blocks) <= len(most) and all([n <= m for n, m in zip(sizes, most, strict=False)]):
         for r in reversed(blocks):
