@@ -314,7 +314,11 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         """A tensor for a node made from ours alone, or for ours as a value of its own."""
         if uop is self.uop:
             uop = name_of(uop, "view")
-        return self.from_uop(uop, INHERITED if self._requires_grad else self._requires_grad)
+        # `from_uop`, without a call.
+        if uop.op in SHOWING and shows_memory(uop):
+            uop = own_value(uop)
+        flag = self._requires_grad
+        return self.naming(uop, INHERITED if flag else flag)
 
     def derive_memory(self) -> Self:
         """Our value in memory of its own."""
