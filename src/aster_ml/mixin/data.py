@@ -47,6 +47,10 @@ from aster_ml.uop.ops import Ops
 MAX_AXES = 64
 # By which arrays of other packages are known.
 PROTOCOLS = ("__dlpack__", "__array__", "__array_interface__")
+FITS_NO_INT = (
+    "Tensor: the list holds numbers that no int dtype holds together; int64 goes from -2**63 to "
+    "2**63 - 1, uint64 from 0 to 2**64 - 1"
+)
 # Ints up to here are floats as they are.
 FLOATS_HOLD = 1 << 53
 KIND_DTYPES = {"b": "bool", "i": "default_int", "u": "default_int", "f": "default_float"}
@@ -233,14 +237,19 @@ def array_of_list(data: Any, dtype: DType | None, wraps: bool = True) -> np.ndar
         explain_list(data)
         array = np.array(data, dtype=object)
         if dtype is None:
-            raise DTypeError(
-                "Tensor: the list holds a number that fits no int dtype; uint64 goes "
-                "up to 2**64 - 1"
-            )
+            raise DTypeError(FITS_NO_INT)
         if dtype.kind == "float":
-            array = array.astype(np.float64)
+            try:
+                array = array.astype(np.float64)
+            except OverflowError:
+                raise DTypeError(
+                    f"Tensor: the list holds an int past the largest number of {dtype.name}"
+                ) from None
     elif kind == "f" and (dtype is None or dtype.kind in ("int", "uint")):
         array = exact_ints(data, array)
+        if dtype is None and array.dtype.kind == "O":
+            if all([isinstance(v, (int, np.integer)) for v in array.reshape(-1).tolist()]):
+                raise DTypeError(FITS_NO_INT)
     if dtype is None:
         dtype = list_dtype(array)
     elif dtype.kind in ("int", "uint"):
