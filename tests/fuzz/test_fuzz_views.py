@@ -15,9 +15,13 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, TinyJit
-from aster_ml.engine import realize
+from aster_ml.engine import realize, storage
+from aster_ml.engine.readers import nodes_above
 from aster_ml.errors import JitError, UnsupportedError
-from aster_ml.mixin.handle import check_resting, live_nodes
+from aster_ml.mixin.handle import nodes_of
+from aster_ml.mixin.live import LIVE
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
 from tests.fuzz.budget import check_all, draws
 
 DTYPES = ("int32", "int32", "int64", "uint8", "float32", "float32", "float64", "bool")
@@ -569,15 +573,26 @@ def test_programs(record_property: Callable[[str, str], None]) -> None:
     check_all("views and writes", draws(60, 10_000), wrong_program, record_property)
 
 
+def reads(u: UOp, memory: set[UOp]) -> bool:
+    """Whether a node that is still to be computed is made of memory, by a walk over all of it."""
+    for v in toposort(u, enter=lambda v: storage.realized_view(v) is None):
+        shown = storage.realized_view(v)
+        if (v if shown is None else shown).base in memory:
+            return True
+    return False
+
+
 @pytest.fixture(autouse=True)
-def resting_tensors_are_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whenever a realize asks who wants something computed, nobody is left out who does."""
+def readers_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever a write asks who reads memory, nobody is left out who does."""
 
-    def checked() -> list[Any]:
-        check_resting()
-        return live_nodes()
+    def checked(memory: set[UOp]) -> list[UOp]:
+        found = nodes_above(memory)
+        live = {u for ref in list(LIVE) for u in nodes_of(ref) if realize.settle(u) is None}
+        assert not [u for u in live.difference(found) if reads(u, memory)]
+        return found
 
-    monkeypatch.setattr(realize, "LIVE_NODES", [checked])
+    monkeypatch.setattr(realize, "nodes_above", checked)
 
 
 def test_jitted_programs(record_property: Callable[[str, str], None]) -> None:

@@ -545,7 +545,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         cell = self.cell
         if cell is None:
             cell = self.cell = Cell()
-            cell.root, cell.fresh, cell.room = uop, {}, ROOM
+            cell.root, cell.fresh, cell.room, cell.without = uop, {}, ROOM, ()
             cell.fresh[weakref.ref(self)] = None
         steps = self.steps, op, moved.dtype, moved.src[1:], moved.arg
         mine = made.uop

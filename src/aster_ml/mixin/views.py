@@ -51,10 +51,12 @@ class Cell:
     tuple in the middle of `PyObject_ClearWeakRefs`)
     """
 
-    __slots__ = ("fresh", "room", "root")
+    __slots__ = ("fresh", "room", "root", "without")
     root: UOp
     fresh: dict[weakref.ref[Any], None]
     room: int
+    # Tensors that had no node after the last change of the root; others may have none as well.
+    without: tuple[weakref.ref[Any], ...]
 
     def note(self, handle: Any) -> None:
         """The node of a tensor was built from the root as it is."""
@@ -75,17 +77,22 @@ class Cell:
         """The whole is another node: tensors that show it build theirs anew when asked."""
         self.root = root
         known, self.fresh = self.fresh, {}
-        for ref in list(known):
+        without = []
+        for ref in dict.fromkeys((*known, *self.without)):
             handle = ref()
             if handle is not None and handle.cell is self:
-                del handle.uop
+                if ref in known:
+                    del handle.uop
+                # Who reads the new root is asked again.
+                without.append(ref)
                 wake(handle)
+        self.without = tuple(without)
 
 
 def new_cell(root: UOp) -> Cell:
     """A cell that nobody shows yet."""
     cell = Cell()
-    cell.root, cell.fresh, cell.room = root, {}, ROOM
+    cell.root, cell.fresh, cell.room, cell.without = root, {}, ROOM, ()
     return cell
 
 

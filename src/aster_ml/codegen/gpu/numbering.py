@@ -108,7 +108,7 @@ def number_work(kernel: Kernel, order: list[int], most: GridLimits) -> UOp:
         ordered = {} if roles.tile_rows is None else tiles_apart(kernel, tile, blocks)
         if roles.tile_rows is not None and not ordered:
             raise KernelOptError(
-                "BLOCKS order: steps of the axis are no blocks, or the only ones; there is one order"
+                "BLOCKS order: steps of the axis are no blocks, or alone; there is one order"
             )
         changes |= ordered or taken_apart(tile, blocks)
     elif len(blocks) <= len(most) and all([n <= m for n, m in zip(sizes, most, strict=False)]):
