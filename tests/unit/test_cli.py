@@ -139,11 +139,11 @@ def test_characters_that_a_terminal_lacks_end_nothing(tmp_path: Path) -> None:
 def test_children_show_such_characters_too(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str | None] = []
 
-    def call(command: list[str], env: dict[str, str]) -> int:
-        given.append(env.get("PYTHONIOENCODING"))
+    def call(words: list[str], more: dict[str, str], in_place: bool) -> int:
+        given.append(more.get("PYTHONIOENCODING"))
         return 0
 
-    monkeypatch.setattr(cli.subprocess, "call", call)
+    monkeypatch.setattr(cli, "run_python", call)
     monkeypatch.delenv("PYTHONIOENCODING", raising=False)
     cli.run_app("demo", [])
     monkeypatch.setenv("PYTHONIOENCODING", "latin-1:strict")
