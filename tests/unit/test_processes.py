@@ -48,7 +48,11 @@ def is_alive(number: int) -> bool:
     ],
 )
 def test_a_signal_ends_both(call: str, name: str) -> None:
-    program = f"from aster_ml.processes import run_python; {CALLS[call].format(WAITS)}"
+    # Under nohup a hang-up is ignored, and processes inherit that.
+    program = (
+        f"import signal; signal.signal(signal.{name}, signal.SIG_DFL)\n"
+        f"from aster_ml.processes import run_python; {CALLS[call].format(WAITS)}"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", program], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
     ) as process:
