@@ -32,7 +32,7 @@ def buffer_of(u: UOp) -> Any:
     Raises: AssertionError for views that show it in another order, and for what is computed.
     """
     base = u
-    while base.op in (Ops.RESHAPE, Ops.AFTER):
+    while base.op in (Ops.RESHAPE, Ops.AFTER, Ops.NAME):
         base = base.src[0]
     if base.op is Ops.CONTIGUOUS:
         base = realize_uops([base])[0].base

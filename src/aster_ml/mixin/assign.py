@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 import numpy as np
 
 from aster_ml.device import Buffer
-from aster_ml.dtype import can_lossless_cast, dtypes
+from aster_ml.dtype import FLOAT_BITS, DType, can_lossless_cast, dtypes
 from aster_ml.engine import storage
 from aster_ml.engine.history import ASSIGNED, PASTS, has_past
 from aster_ml.engine.readers import enter_new, shown_above
@@ -209,6 +209,15 @@ def is_cut_apart(uop: UOp) -> bool:
     return u.op is Ops.MULTI and is_view(u) and not is_view(uop)
 
 
+def are_held(u: UOp, dtype: DType) -> bool:
+    """Whether ints, by what is known of their range, are floats of a dtype as they are."""
+    if u.dtype.kind not in ("int", "uint") or dtype.kind != "float":
+        return False
+    most = 1 << FLOAT_BITS[dtype][1] + 1
+    low, high = u.base.bounds
+    return bool(-most <= low and high <= most)
+
+
 def without_detach(uop: UOp) -> UOp:
     """The view without marks that matter to gradients alone."""
     chain: list[UOp] = []
@@ -265,7 +274,7 @@ class AssignMixin(IndexMixin, DevicesMixin):
                 )
             x = x.broadcast_to(self.shape)
         if x.dtype is not self.dtype:
-            if can_lossless_cast(x.dtype, self.dtype):
+            if can_lossless_cast(x.dtype, self.dtype) or are_held(x.uop, self.dtype):
                 return self.value_to_write(x.cast(self.dtype))
             raise DTypeError(
                 f"assign: {x.dtype.name} to {self.dtype.name}; "

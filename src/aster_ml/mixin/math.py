@@ -16,6 +16,8 @@ from aster_ml.errors import ArgumentError, DTypeError
 from aster_ml.mixin.complexes import is_complex
 from aster_ml.mixin.functions import FunctionMixin
 from aster_ml.mixin.handle import Handle, promote_all
+from aster_ml.mixin.views import unnamed
+from aster_ml.uop.graph import without_names
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -48,10 +50,11 @@ def mask_beside(x: Any, mask: Any, what: str) -> Any:
 
 
 def is_one_plus(u: UOp, part: UOp) -> bool:
-    """Whether `u` is 1 + `part`."""
-    return (
-        u.op is Ops.ADD and part in u.src and any([s.op is Ops.CONST and s.arg == 1 for s in u.src])
-    )
+    """Whether `u` is 1 + `part`, whichever tensors name what it is made of."""
+    u = unnamed(u)
+    if u.op is not Ops.ADD or not any([s.op is Ops.CONST and s.arg == 1 for s in u.src]):
+        return False
+    return part in u.src or without_names(part) in [without_names(s) for s in u.src]
 
 
 def floor_parts(a: M, b: M) -> tuple[M, M]:
@@ -168,7 +171,11 @@ class MathMixin(FunctionMixin):
                 # It is refused by no dtype, but has another division.
                 return self.floating().binop(Ops.FDIV, x, reverse)
             other = self.operand(x, "div")
-            if not reverse and self.uop.op is Ops.EXP2 and is_one_plus(other, self.uop):
+            if (
+                not reverse
+                and unnamed(self.uop).op is Ops.EXP2
+                and is_one_plus(other, unnamed(self.uop))
+            ):
                 return self.logistic_share(x)
             value = self if other.dtype.kind == "float" else self.floating()
             return value.binop(Ops.FDIV, x, reverse)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, Variable
+from aster_ml.errors import DTypeError
 from tests.oracle import evaluate
 from tests.unit.tensor_checks import assert_near, check_tensor, int_tensor
 
@@ -250,3 +251,12 @@ def test_an_expression_built_again_is_not_what_was_written_to_its_memory(run_fir
     assert again.tolist() == [3, 5]
     assert y.tolist() == [1, 2]
     assert ratio.tolist() == [1, 1.25]
+
+
+def test_ints_that_a_float_holds_are_assigned_to_it() -> None:
+    t = Tensor.zeros(2, 5)
+    t.assign(Tensor.arange(5))
+    assert t.tolist() == [[0, 1, 2, 3, 4]] * 2
+    for dtype in ("int32", "int64"):
+        with pytest.raises(DTypeError, match=f"assign: {dtype} to float32"):
+            Tensor.zeros(1).assign(Tensor([16777217], dtype=dtype))
