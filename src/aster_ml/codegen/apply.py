@@ -116,6 +116,13 @@ def stage_words(kernel: Kernel, axis: UOp, group: int) -> None:
     kernel.roles.word = group
 
 
+def rows_of_memory(kernel: Kernel, axis: UOp, count: int) -> None:
+    """Sums of whole rows, which a panel would be filled for once a block of the sum."""
+    if kernel.roles.panel is not None:
+        raise KernelOptError("sums of whole rows read memory, and no panels")
+    block_rows(kernel, axis, count)
+
+
 def last_apart(kernel: Kernel, axis: UOp, _: int) -> None:
     """The masked last step of a reduction is taken off its loop (`tails`)."""
     if not can_peel(kernel, axis):
@@ -183,7 +190,7 @@ APPLY: dict[str, Callable[..., None]] = {
     "SPLIT last": last_apart,
     "SWAP": of_axes(swap),
     "KBLOCK output": block_in_output,
-    "KBLOCK row": block_rows,
+    "KBLOCK row": rows_of_memory,
     "KBLOCK wide": block_wide,
     "STAGE local": stage_local,
     "STAGE halo": load_slab,

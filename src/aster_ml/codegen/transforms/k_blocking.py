@@ -86,8 +86,7 @@ def can_sum_rows(kernel: Kernel) -> bool:
         or kernel.facts.stores_over_reads
     ):
         return False
-    # A panel is filled for each block of the sum, and a row takes blocks of its own.
-    if kernel.roles.panel is not None or len(kernel.stores) != 1 or kernel.facts.by_op[Ops.STAGE]:
+    if len(kernel.stores) != 1 or kernel.facts.by_op[Ops.STAGE]:
         return False
     (u,) = kernel.reduces
     return (
