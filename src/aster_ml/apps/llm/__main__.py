@@ -193,12 +193,12 @@ def run(options: argparse.Namespace) -> int:
     # Before a model is read, which takes longer than to find out.
     address: socket.socket | None = None
     keys: tuple[str, ...] = ()
+    for name in ("uvicorn", "starlette") if options.serve else ():
+        require(name, "serve")
     for name in ("jinja2", "tokenizers"):
         # Templates and tokenizers are imported later, and in a process of their own.
         require(name, "llm")
     if options.serve:
-        for name in ("uvicorn", "starlette"):
-            require(name, "serve")
         keys = keys_of(options)
         listening = needed("aster_ml.apps.llm.listening", "serve")
         address = listening.bound(options.host, options.port)
