@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 (
     ADD, AND, BIND, BITCAST, CAST, CMPEQ, CMPLT, CMPNE, CONST, DEFINE_VAR, IDIV, IOTA, MAX, MOD,
-    MUL, OR, RANGE, SHL, SHR, SUB, WHERE, XOR,
+    MUL, NAME, OR, RANGE, SHL, SHR, SUB, WHERE, XOR,
 ) = (
     Ops.ADD, Ops.AND, Ops.BIND, Ops.BITCAST, Ops.CAST, Ops.CMPEQ, Ops.CMPLT, Ops.CMPNE, Ops.CONST,
-    Ops.DEFINE_VAR, Ops.IDIV, Ops.IOTA, Ops.MAX, Ops.MOD, Ops.MUL, Ops.OR, Ops.RANGE, Ops.SHL,
-    Ops.SHR, Ops.SUB, Ops.WHERE, Ops.XOR,
+    Ops.DEFINE_VAR, Ops.IDIV, Ops.IOTA, Ops.MAX, Ops.MOD, Ops.MUL, Ops.NAME, Ops.OR, Ops.RANGE,
+    Ops.SHL, Ops.SHR, Ops.SUB, Ops.WHERE, Ops.XOR,
 )  # fmt: skip
 Shape = tuple[Any, ...]
 
@@ -295,7 +295,7 @@ def infer_bounds(u: UOp) -> tuple[Any, Any]:
         return 0, max(u.src[0]._bounds[1] - 1, 0)
     if op is DEFINE_VAR:
         return u.arg.min, u.arg.max
-    if op is BIND:
+    if op is BIND or op is NAME:
         bound: tuple[Any, Any] = u.src[0]._bounds
         return bound
     low, high = dtypes.min(dtype), dtypes.max(dtype)
