@@ -214,6 +214,11 @@ def test_ratios_of_a_machine_of_the_same_kind_are_taken() -> None:
     assert check.choose(here, [other, same]) is same
     assert check.choose(here, [other, {"machine": {**here, "vectors": "none"}}]) is other
     assert check.choose(here, [{"rows": []}]) == {"rows": []}
+    mine = {**here, "caches": "L1 48K, L2 2048K, L3 307200K"}
+    near = {"machine": {**here, "caches": "L1 48K, L2 2048K, L3 491520K"}, "rows": []}
+    assert check.choose(mine, [other, near]) is near
+    far = {"machine": {**here, "caches": "L1 32K, L2 2048K, L3 307200K"}, "rows": []}
+    assert check.choose(mine, [other, far]) is other
 
 
 def test_check_fails_where_a_ratio_has_fallen(
