@@ -860,7 +860,8 @@ def nodes_of(ref: TensorRef) -> list[UOp]:
         return []
     node = node_now(handle)
     if node is None:
-        return [handle.cell.root]
+        # Another thread may be about to give the tensor its first node.
+        return [] if handle.cell is None else [handle.cell.root]
     if handle.steps is not None and storage.is_memory_view(node):
         whole = handle.cell.root
         if not storage.is_memory_view(whole):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from aster_ml.engine.readers import Tensors
+from aster_ml.engine.readers import Tensors, enter_new
 
 
 class TensorRef(weakref.ref[Any]):
@@ -31,6 +31,8 @@ forget = LIVE.__delitem__
 # Those with a node that the engine has not seen, and some that are gone.
 NEW: dict[TensorRef, None] = {}
 Tensors.new = NEW
+# So many wait at most for a write that asks: a program that never writes must not gather them.
+MAX_NEW = 1 << 10
 
 
 def live_handles() -> list[Any]:
@@ -40,4 +42,6 @@ def live_handles() -> list[Any]:
 
 def wake(handle: Any) -> None:
     """A tensor was given a node that may be no memory, or its node was taken away."""
+    if len(NEW) > MAX_NEW:
+        enter_new()
     NEW[handle.ref] = None

@@ -9,6 +9,7 @@ import pytest
 
 from aster_ml import Tensor, TinyJit, nn
 from aster_ml.engine.readers import nodes_above, shown_above
+from aster_ml.mixin.live import MAX_NEW, NEW, wake
 from aster_ml.mixin.views import ONE_TO_ONE
 from benchmarks.calls import count_calls
 
@@ -111,3 +112,11 @@ def test_a_step_costs_the_same_whatever_else_is_alive(
     kept += [nn.Linear(2, 2).weight for _ in range(20)]
     assert count_calls(steps) <= 1.2 * few + 25
     assert len(kept) == 2220
+
+
+def test_views_that_are_gone_do_not_gather() -> None:
+    x = memory(8)
+    for i in range(3 * MAX_NEW):
+        (x[i % 8 : i % 8 + 1]).contiguous().realize()
+        wake(x[0:1])
+    assert len(NEW) <= MAX_NEW + 1
