@@ -64,6 +64,9 @@ ABSENCES: list[tuple[str, str]] = [
 ]
 
 
+pytest_plugins = ["tests.cpu_times"]
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--update-golden` writes the golden files anew; their diff is then for a person to read."""
     parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")

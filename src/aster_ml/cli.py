@@ -60,7 +60,7 @@ def try_device(row: DeviceRow) -> DeviceRow:
 
 
 def folder_size(folder: Path) -> tuple[int, int]:
-    """How many files lie below a folder, and how many bytes they have."""
+    """Counts the files below a folder, and their bytes."""
     count = nbytes = 0
     for path, _, names in os.walk(folder):
         for name in names:

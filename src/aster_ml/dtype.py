@@ -84,12 +84,12 @@ class DType:
 
     @property
     def bitsize(self) -> int:
-        """How many bits carry information: one of a bool, all of others."""
+        """Number of bits that carry information: one of a bool, all of others."""
         return 1 if self.kind == "bool" else self.bits
 
     @property
     def base(self) -> DType:
-        """What a pointer points to; of any other type, the type itself."""
+        """Type that a pointer points to; of any other type, the type itself."""
         return self
 
     def scalar(self) -> DType:
@@ -98,12 +98,12 @@ class DType:
 
     @property
     def count(self) -> int:
-        """How many elements one value has: 1, save for vectors and pointers to them."""
+        """Number of elements of one value: 1, save for vectors and pointers to them."""
         return 1
 
     @property
     def vcount(self) -> int:
-        """How many lanes a value of this type has."""
+        """Number of lanes of a value of this type."""
         return self.count
 
     def vec(self, lanes: int) -> DType:
@@ -168,7 +168,7 @@ class VectorDType(DType):
 
     @property
     def count(self) -> int:
-        """How many lanes there are."""
+        """Number of lanes."""
         return self.lanes
 
     def scalar(self) -> DType:
@@ -205,17 +205,17 @@ class PtrDType(DType):
 
     @property
     def base(self) -> DType:
-        """What one place holds."""
+        """Type of one place."""
         return self.pointee
 
     @property
     def count(self) -> int:
-        """How many lanes one place holds."""
+        """Number of lanes of one place."""
         return self.pointee.count
 
     @property
     def vcount(self) -> int:
-        """How many places there are side by side."""
+        """Number of places side by side."""
         return self.v
 
     def scalar(self) -> PtrDType:
@@ -268,7 +268,7 @@ DTypeLike: TypeAlias = "str | DType | type | np.dtype[Any] | Any"
 
 
 class Defaults(threading.local):
-    """What Python floats become in the thread that asks."""
+    """Default float dtype of the thread that asks."""
 
     # What a thread begins with.
     initial: ClassVar[DType]
@@ -289,7 +289,7 @@ def reset_default_float(_: type[dtypes]) -> None:
 
 
 class DTypesType(type):
-    """What the class itself has: a default for each thread."""
+    """Attributes of the class itself: a default for each thread."""
 
     # Read without a call of Python.
     default_float: DType = property(  # type: ignore[assignment]
@@ -344,22 +344,22 @@ class dtypes(metaclass=DTypesType):
 
     @staticmethod
     def is_float(dtype: DType) -> Any:
-        """Whether the type is a floating-point type."""
+        """Tests whether the type is a floating-point type."""
         return dtype.kind == "float"
 
     @staticmethod
     def is_int(dtype: DType) -> Any:
-        """Whether the type is an integer type (index included, bool not)."""
+        """Tests whether the type is an integer type (index included, bool not)."""
         return dtype.kind in ("int", "uint", "index")
 
     @staticmethod
     def is_unsigned(dtype: DType) -> Any:
-        """Whether the type is an unsigned integer type."""
+        """Tests whether the type is an unsigned integer type."""
         return dtype.kind == "uint"
 
     @staticmethod
     def is_bool(dtype: DType) -> Any:
-        """Whether the type is bool."""
+        """Tests whether the type is bool."""
         return dtype.kind == "bool"
 
     @staticmethod
@@ -709,7 +709,7 @@ def truncate(value: Any, dtype: DType) -> Any:
 
 
 def cast_value(value: Any, source: DType, target: DType) -> Any:
-    """What CAST makes of one value.
+    """Casts one value.
 
     A float that does not fit an integer type saturates and NaN gives 0 (as LLVM's saturating
     conversions and WebAssembly do); integers wrap; to unsigned small types a float goes through

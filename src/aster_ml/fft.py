@@ -167,7 +167,7 @@ def times(x: Parts, w: Array, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def factor(n: int, norm: str | None, back: bool) -> float:
-    """What a result is multiplied by."""
+    """Factor of the result."""
     if norm not in NORMS:
         raise ArgumentError(f"norm {norm!r}; 'backward', 'ortho' or 'forward' is wanted")
     return math.pow(n, -NORMS[norm][back])
@@ -184,7 +184,7 @@ def as_parts(x: Any, what: str) -> Parts:
 
 
 def as_real(x: Any, what: str) -> Tensor:
-    """What a transform of real numbers is given."""
+    """Checks and casts the input of a transform of real numbers."""
     real, imag = as_parts(x, what)
     if imag is not None:
         raise DTypeError(f"{what}: complex numbers, where real ones are wanted; fft takes them")
@@ -200,7 +200,7 @@ def axis_of(x: Tensor, axis: int, what: str) -> int:
 
 
 def check_size(n: Any, what: str) -> int:
-    """How many points are asked for."""
+    """Checks the number of points asked for."""
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
         raise ShapeError(f"{what}: n={n!r} points; 1 or more are wanted")
     return int(n)

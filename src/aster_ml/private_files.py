@@ -93,7 +93,7 @@ def check_parent(path: Path) -> None:
 
 
 def walk_to(path: Path) -> os.stat_result:
-    """What stands at the end of a path, after a look at each folder and link on the way.
+    """Looks at the end of a path, and at each folder and link on the way.
 
     Raises: FileNotFoundError; UnsafeFolderError where another user could have laid one of them;
     OSError.
@@ -157,7 +157,7 @@ def make_folder(path: Path) -> None:
 
 
 def read_own(path: str, most: int) -> bytes | None:
-    """What a plain file of this user (or root) holds; None for anything else, and past `most`.
+    """Reads a plain file of this user (or root); None for anything else, and past `most`.
 
     Raises: OSError where there is no such file.
     """

@@ -44,7 +44,7 @@ def run_python(
 def run_quietly(
     words: Sequence[str], more: Mapping[str, str] = NOTHING
 ) -> subprocess.CompletedProcess[str]:
-    """What a program of this Python prints, to both outputs, and its exit code."""
+    """Runs this Python; returns its exit code and what it prints to both outputs."""
     command = python_command(*words)
     with (
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What belongs to one thread, and whose turn it is with what all threads share.
+"""Keeps the state of one thread, and whose turn it is with what all threads share.
 
 `HERE` has for each thread whether it trains, who observes what it runs, and a token that stands for
 all of this: the same object whenever the same thread is in the same state, so that one question
@@ -77,7 +77,7 @@ def new_lock() -> threading.RLock:
 
 
 class Turn:
-    """Whether more threads than one use the engine; a single one need not hold `ENGINE`.
+    """Turn at the engine, of more threads than one; a single one need not hold `ENGINE`.
 
     why: to take and release it is an eighth of a replay of a small kernel. The first thread says
     instead that it is inside, and another that comes first waits until it is not.

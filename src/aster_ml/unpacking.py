@@ -91,7 +91,7 @@ def unpack_stream(
 def unpack(
     data: bytes | bytearray, kind: str, allowance: Allowance, place: str = "", many: bool = True
 ) -> bytearray:
-    """What the data unpack to; with `many`, of streams that follow one another.
+    """Unpacks data; with `many`, of streams that follow one another.
 
     Raises: FormatError when the data are damaged or cut short, something else follows, or the
     result is larger than the file may take.

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Watcher:
-    """What a watcher is told; in this class each method lets it pass."""
+    """Receiver of events; in this class each method lets its event pass."""
 
     def rewritten(self, rule: Any, before: Any, after: Any) -> None:
         """A rule has made one node of another."""

@@ -200,7 +200,7 @@ class Trainer:
 def read_digits(
     model: DigitReader, images: np.ndarray[Any, np.dtype[np.uint8]]
 ) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """What the network reads in each image."""
+    """Reads the digit in each image with the network."""
     batches = [images[i : i + 500] for i in range(0, len(images), 500)]
     read = [model(normalize(Tensor(batch))).argmax(axis=1).numpy() for batch in batches]
     return np.concatenate(read).astype(np.int32)

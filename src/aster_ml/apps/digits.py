@@ -33,7 +33,7 @@ def reader() -> DigitReader:
 
 
 def digits(image: Tensor) -> Tensor:
-    """How likely each digit is.
+    """Computes the probability of each digit.
 
     Shapes: image int [28, 28] -> [10].
     """

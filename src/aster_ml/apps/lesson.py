@@ -71,7 +71,7 @@ def title(path: Path) -> str:
 
 
 def promised(source: str) -> list[Said]:
-    """What a lesson says that it prints, in order."""
+    """Lists the output that a lesson promises, in order."""
     lines = ((text.strip(), i) for i, text in enumerate(source.splitlines(), 1))
     return [Said(text[len(MARK) :].strip(), i) for text, i in lines if text.startswith(MARK)]
 

@@ -14,7 +14,7 @@ PACKAGE = "aster-ml"
 
 
 class Extra(NamedTuple):
-    """What an extra is for, the packages that it brings, and other extras that it brings."""
+    """Purpose of an extra, the packages that it brings, and other extras that it brings."""
 
     what: str
     packages: tuple[str, ...]

@@ -25,7 +25,7 @@ ACCENT, ACCENT_LIGHT, WRONG, WRONG_LIGHT = "#2f5d9b", "#b9cbe4", "#c2382e", "#fb
 
 
 class Report(NamedTuple):
-    """What is drawn: the loss of every step, and images [n, 28, 28] with label and reading."""
+    """Contents of the picture: the loss of each step, images [n, 28, 28] with label and reading."""
 
     title: str
     subtitle: str

@@ -49,7 +49,7 @@ def named_sizes(texts: Sequence[str], prog: str = "aster run") -> dict[str, int]
 
 
 def axis_names(spec: Spec) -> dict[int, str]:
-    """What `--size` calls the axes of an input that have no size: x.1 is one without a name."""
+    """Names the axes of an input that have no size, for `--size`: x.1 is one without a name."""
     sizes = enumerate(spec.shape or ())
     return {i: size or f"{spec.name}.{i}" for i, size in sizes if not isinstance(size, int)}
 
@@ -105,7 +105,7 @@ def show_model(runner: OnnxRunner) -> None:
 
 
 def show_kernels(runner: OnnxRunner) -> None:
-    """How the last run was done."""
+    """Shows the kernels of the last run."""
     recorded = next(reversed(runner.recorded.values()), None)
     captured = None if recorded is None else recorded.jit.captured
     if captured is None:

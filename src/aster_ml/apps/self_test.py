@@ -60,7 +60,7 @@ COUNT = 192
 
 
 class Report(NamedTuple):
-    """How many things were tried in a part, and a line on each that was wrong."""
+    """Report of a part: a count of what was tried, and a line on each that was wrong."""
 
     tried: int
     wrong: list[str]
@@ -134,7 +134,7 @@ def check_ops(device: str) -> Iterator[tuple[str, str]]:
 
 
 def differences(found: Array, want: Array, rows: Sequence[Any], error: float = 0.0) -> str:
-    """What is wrong with values; empty where nothing is."""
+    """Names wrong values; empty where there are none."""
     wrong = np.flatnonzero(~same(found, want, error))
     if not len(wrong):
         return ""
@@ -230,7 +230,7 @@ def check_programs(device: str) -> Iterator[tuple[str, str]]:
 
 
 def far_off(found: Array, want: Array, error: float) -> str:
-    """What is wrong with values that may differ a little; empty where nothing is."""
+    """Names wrong values, of those that may differ a little; empty where there are none."""
     if found.shape != want.shape:
         return f"its shape is {found.shape}, not {want.shape}"
     off = np.abs(found.astype(np.float64) - want).max(initial=0)
@@ -315,7 +315,7 @@ PARTS = {
 
 
 def check(device: str, part: str) -> Report:
-    """What one part finds of a device, in this process."""
+    """Tests one part of a device, in this process."""
     tried, wrong = 0, []
     try:
         for name, said in PARTS[part].run(device):

@@ -168,10 +168,10 @@ DTYPES = (bool, *KINDS["integral"], float32, float64, complex64, complex128)
 
 
 class Info:
-    """What there is, as `__array_namespace_info__` tells it."""
+    """Capabilities of this namespace, as `__array_namespace_info__` returns them."""
 
     def capabilities(self) -> dict[str, Any]:
-        """What works that the standard leaves open."""
+        """Returns which optional features of the standard work."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> str:
@@ -183,7 +183,7 @@ class Info:
         return Device.get_available_devices()
 
     def default_dtypes(self, *, device: str | None = None) -> dict[str, Any]:
-        """What numbers without a dtype become."""
+        """Returns the dtypes that numbers without a dtype become."""
         return {
             "real floating": dtypes.default_float,
             "complex floating": complex128 if dtypes.default_float is float64 else complex64,

@@ -163,7 +163,7 @@ def placed(x: Any, name: str, axis: int | None, keepdims: bool) -> Any:
 
 
 def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
-    """How many elements are not 0."""
+    """Counts the elements that are not 0."""
     return truth(x).cast(INDEX).sum(axis, keepdims)
 
 
@@ -223,7 +223,7 @@ def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool
 
 
 class UniqueAll(NamedTuple):
-    """What `unique_all` gives."""
+    """Result of `unique_all`."""
 
     values: Any
     indices: Any
@@ -232,14 +232,14 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """What `unique_counts` gives."""
+    """Result of `unique_counts`."""
 
     values: Any
     counts: Any
 
 
 class UniqueInverse(NamedTuple):
-    """What `unique_inverse` gives."""
+    """Result of `unique_inverse`."""
 
     values: Any
     inverse_indices: Any
@@ -254,7 +254,7 @@ def unique_all(x: Any, /) -> UniqueAll:
 
 
 def unique_complex(x: Any) -> list[Any]:
-    """What `unique_all` gives of complex numbers, in order of real parts and imaginary parts."""
+    """Computes `unique_all` of complex numbers, ordered by real part, then imaginary part."""
     found = np.unique(x.numpy(), True, True, True, equal_nan=False)
     values, first, inverse, counts = found
     places = [Array(p, device=x.device) for p in (first, inverse.reshape(x.shape), counts)]
@@ -283,12 +283,12 @@ def unique_values(x: Any, /) -> Any:
 
 
 def all(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
-    """Whether all elements are other than 0."""
+    """Tests whether all elements are other than 0."""
     return truth(x).all(axis, keepdims)
 
 
 def any(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
-    """Whether an element is other than 0."""
+    """Tests whether any element is other than 0."""
     return truth(x).any(axis, keepdims)
 
 

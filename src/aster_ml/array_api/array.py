@@ -28,7 +28,7 @@ class Array(Tensor):
 
     @property
     def size(self) -> int:  # type: ignore[override]
-        """How many elements there are."""
+        """Number of elements."""
         return int(self.numel())
 
     def __bool__(self) -> bool:

@@ -247,7 +247,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 
 
 class FloatInfo(NamedTuple):
-    """What a float dtype holds."""
+    """Limits of a float dtype."""
 
     bits: int
     eps: float
@@ -258,7 +258,7 @@ class FloatInfo(NamedTuple):
 
 
 class IntInfo(NamedTuple):
-    """What an int dtype holds."""
+    """Limits of an int dtype."""
 
     bits: int
     max: int
@@ -267,7 +267,7 @@ class IntInfo(NamedTuple):
 
 
 def finfo(type: Any, /) -> FloatInfo:
-    """What a float dtype, or that of an array, holds; of a complex one, what its parts hold."""
+    """Returns the limits of a float dtype or an array's; of a complex one, those of its parts."""
     dtype = type.dtype if isinstance(type, ARRAYS) else dtype_of(type)
     dtype = dtype.part if isinstance(dtype, ComplexDType) else dtype
     info: Any = np.finfo(to_numpy_dtype(dtype))
@@ -276,7 +276,7 @@ def finfo(type: Any, /) -> FloatInfo:
 
 
 def iinfo(type: Any, /) -> IntInfo:
-    """What an int dtype, or that of an array, holds."""
+    """Returns the limits of an int dtype or of an array's."""
     dtype = type.dtype if isinstance(type, Tensor) else dtype_of(type)
     return IntInfo(dtype.bits, int(dtype.max), int(dtype.min), dtype)
 

@@ -126,25 +126,25 @@ def imag(x: Any, /) -> Any:
 
 
 def signbit(x: Any, /) -> Any:
-    """Whether the sign is set, of zeros and NaN too."""
+    """Tests the sign bit, of zeros and NaN too."""
     x = as_array(x)
     return x.ones_like().copysign(x) < 0
 
 
 def isfinite(x: Any, /) -> Any:
-    """Whether a number is neither infinite nor NaN."""
+    """Tests whether each number is neither infinite nor NaN."""
     x = as_array(x)
     return x.isfinite() if x.dtype.kind in FLOATING else x.ones_like(dtype=dtypes.bool)
 
 
 def isinf(x: Any, /) -> Any:
-    """Whether a number is infinite."""
+    """Tests whether each number is infinite."""
     x = as_array(x)
     return x.isinf() if x.dtype.kind in FLOATING else x.zeros_like(dtype=dtypes.bool)
 
 
 def isnan(x: Any, /) -> Any:
-    """Whether an element is NaN."""
+    """Tests whether each element is NaN."""
     x = as_array(x)
     return x.isnan() if x.dtype.kind in FLOATING else x.zeros_like(dtype=dtypes.bool)
 

@@ -26,28 +26,28 @@ __all__ = [
 
 
 class EighResult(NamedTuple):
-    """What `eigh` gives."""
+    """Result of `eigh`."""
 
     eigenvalues: Any
     eigenvectors: Any
 
 
 class QRResult(NamedTuple):
-    """What `qr` gives."""
+    """Result of `qr`."""
 
     Q: Any
     R: Any
 
 
 class SlogdetResult(NamedTuple):
-    """What `slogdet` gives."""
+    """Result of `slogdet`."""
 
     sign: Any
     logabsdet: Any
 
 
 class SVDResult(NamedTuple):
-    """What `svd` gives."""
+    """Result of `svd`."""
 
     U: Any
     S: Any
@@ -96,7 +96,7 @@ def matrix_power(x: Any, n: int, /) -> Any:
 
 
 def matrix_rank(x: Any, /, *, rtol: Any = None) -> Any:
-    """How many singular values are not 0."""
+    """Counts the singular values that are not 0."""
     return as_array(x).matrix_rank(rtol)
 
 

@@ -29,7 +29,7 @@ ALL_DEVICES = [kind for kind in KINDS if kind not in STORAGE_KINDS]
 
 
 class RendererView:
-    """What a device's kernels are written in, and what they may use, read off its Target."""
+    """Language and capabilities of a device's kernels, read off its Target."""
 
     def __init__(self, backend: Backend) -> None:
         target = backend.target
@@ -58,13 +58,13 @@ class Compiler:
         self.__dict__["backend"] = backend
 
     def compile(self, src: str) -> bytes:
-        """What the source becomes. Raises: CompileError."""
+        """Compiles the source. Raises: CompileError."""
         found: bytes = self.__dict__["backend"].compile(src)
         return found
 
     @property
     def compile_cached(self) -> Any:
-        """What turns source into a binary; the engine keeps the results."""
+        """Compiler from source to binary; the engine keeps the results."""
         return self.__dict__["backend"].compile
 
     @compile_cached.setter
@@ -73,13 +73,13 @@ class Compiler:
 
 
 def graph_class(backend: Backend) -> type[GraphRunner] | None:
-    """What recordings for a device run as; None where its runtime makes no native graphs."""
+    """Class of recordings for a device; None where its runtime makes no native graphs."""
     return None if type(backend).make_graph is Backend.make_graph else GraphRunner
 
 
 @dataclass(frozen=True)
 class BufferSpec:
-    """How memory is wanted. Aster's devices have one kind: nothing but the defaults differs."""
+    """Options of an allocation. Aster's devices have one kind of memory, so only defaults work."""
 
     image: Any = None
     uncached: bool = False
@@ -91,7 +91,7 @@ class BufferSpec:
 
 @dataclass(frozen=True)
 class CompilerOptions:
-    """What a kernel for a device may use: the names of an older `Renderer`."""
+    """Capabilities that a kernel may use: the names of an older `Renderer`."""
 
     device: str = ""
     suffix: str = ""

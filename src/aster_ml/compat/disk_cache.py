@@ -113,7 +113,7 @@ def db_connection() -> sqlite3.Connection:
 
 
 def ask(question: Callable[[sqlite3.Connection], T]) -> T | None:
-    """What the file answers; None where it cannot be read or written, which is said once.
+    """Asks the file; None where it cannot be read or written, which is said once.
 
     A damaged file is dropped: what was in it is computed again.
     """

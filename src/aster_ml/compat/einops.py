@@ -22,7 +22,7 @@ BACKENDS = "einops._backends"
 
 
 class Methods:
-    """What einops asks a framework for."""
+    """Methods that einops asks a framework for."""
 
     framework_name = "aster_ml"
 

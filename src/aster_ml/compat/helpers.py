@@ -1,4 +1,4 @@
-"""What programs written for tinygrad import from `helpers`: settings, timing, downloads, tools.
+"""Offers the names of tinygrad's `helpers`: settings, timing, downloads, tools.
 
 `aster_ml.helpers` passes these names on (`compat/names.py`). Aster's own modules never import from
 here: each name is either passed on from its home or written for scripts.
@@ -202,7 +202,7 @@ def get_single_element(x: Sequence[T]) -> T:
 
 
 def get_child(obj: Any, key: str) -> Any:
-    """What a path such as `layers.0.weight` leads to: numbers index, names are keys or attributes.
+    """Follows a path such as `layers.0.weight`: numbers index, names are keys or attributes.
 
     Raises: KeyError, IndexError or AttributeError at the first part that is not there.
     """

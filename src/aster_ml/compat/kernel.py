@@ -49,7 +49,7 @@ class Kernel:
 
     @property
     def shape_len(self) -> int:
-        """How many axes there are."""
+        """Number of axes."""
         return len(self.kernel.axes)
 
     @property

@@ -50,7 +50,7 @@ class Listing:
         return u
 
     def statement(self, u: UOp) -> None:
-        """What one node of the program becomes."""
+        """Translates one node of the program."""
         if u.op is Ops.END:
             self.listing(UOp(Ops.END, dtypes.void, (self.uops[-1], self.value(u.src[0], {}))))
         elif u.op is Ops.DEFINE_REG:
@@ -69,7 +69,7 @@ class Listing:
         return [dict(zip(ranges, values, strict=True)) for values in itertools.product(*sizes)]
 
     def wide(self, u: UOp) -> int:
-        """How many elements one instance has."""
+        """Number of elements of one instance."""
         return int(next((size_of(r) for r in lane_ranges(u) if r.arg.kind is AxisType.VECTOR), 1))
 
     def value(self, u: UOp, lanes: Lanes) -> UOp:
@@ -130,7 +130,7 @@ class Listing:
         return self.listing(UOp(u.op, dtype, src, u.arg))
 
     def load(self, register: UOp, lanes: Lanes) -> UOp:
-        """What an instance of an accumulator holds."""
+        """Loads an instance of an accumulator."""
         place = self.place(self.registers[register], register, lanes)
         dtype = register.dtype.vec(self.wide(register))
         return self.listing(UOp(Ops.LOAD, dtype, (place,)))

@@ -71,7 +71,7 @@ def companion_of(module: str) -> ModuleType:
 
 
 def passed_on(module: str, name: str) -> Any:
-    """What `module.name` is for such a program; `__all__` is what `import *` takes of both.
+    """Finds `module.name` for such a program; `__all__` is what `import *` takes of both.
 
     Raises: AttributeError for a name that neither the module nor its companion has.
     """
@@ -91,7 +91,7 @@ def passed_on(module: str, name: str) -> Any:
 
 
 def found_at(place: str) -> Any:
-    """What stands at `module.name` below the package."""
+    """Finds `module.name` below the package."""
     module, _, name = place.rpartition(".")
     return getattr(importlib.import_module(f"{PACKAGE}.{module}"), name)
 

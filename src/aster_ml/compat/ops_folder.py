@@ -1,4 +1,4 @@
-"""What `uop` itself is asked for: the ops and their groups, which are at home in `uop.ops`."""
+"""Passes on the names of `uop` itself: the ops and their groups, which are at home in `uop.ops`."""
 
 from __future__ import annotations
 

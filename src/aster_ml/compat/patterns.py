@@ -48,7 +48,7 @@ HERE = frozenset({caller_outside.__code__.co_filename, ElementwiseMixin.add.__co
 
 
 class UPat(ElementwiseMixin):
-    """What a node looks like; what is not given may be anything.
+    """Pattern of a node; each part that is not given matches anything.
 
     `src` is a tuple of patterns in order, a list of patterns in any order, or one pattern that all
     sources match; with `allow_any_len` more sources may follow. A dtype also stands for vectors of
@@ -114,7 +114,7 @@ class UPat(ElementwiseMixin):
 
     @staticmethod
     def any(*src: Any) -> UPat:
-        """What one of these patterns matches."""
+        """Pattern that matches where one of these does."""
         return UPat(src=src, is_any=True)
 
     def named(self, name: str) -> UPat:
@@ -191,7 +191,7 @@ class UPat(ElementwiseMixin):
         return UPat(Ops.INDEX, None, (self, idx) if valid is None else (self, idx, valid), **kwargs)
 
     def load(self, *src: Any, **kwargs: Any) -> UPat:
-        """What lies at self."""
+        """Pattern of a load from self."""
         return UPat(Ops.LOAD, src=(self, *src), **kwargs)
 
     def store(self, *src: Any, **kwargs: Any) -> UPat:
@@ -279,7 +279,7 @@ class Table(dict[Any, "Callable[[UOp, Any], UOp | None]"]):
 
 
 def try_rules(rules: Sequence[tuple[UPat, Function]], u: UOp, ctx: Any) -> UOp | None:
-    """What the first rule that applies makes of a node."""
+    """Applies the first rule that matches a node."""
     for pattern, function in rules:
         for found in pattern.match(u, {}):
             result = call(function, found, ctx)
@@ -310,7 +310,7 @@ class PatternMatcher:
         return PatternMatcher(self.patterns + other.patterns)
 
     def rewrite(self, uop: UOp, ctx: Any = None) -> Any:
-        """What the first rule that applies makes of a node; None when none does."""
+        """Applies the first rule that matches a node; None when none does."""
         for pattern, function in self.patterns:
             if pattern.op is None or uop.op in pattern.op:
                 for found in pattern.match(uop, {}):
@@ -351,7 +351,7 @@ def graph_rewrite(
 
 
 def reduce_code(code: types.CodeType) -> tuple[Any, ...]:
-    """How a code object is pickled."""
+    """Pickles a code object."""
     return marshal.loads, (marshal.dumps(code),)
 
 

@@ -64,7 +64,7 @@ def lo32(x: Any) -> Any:
 
 
 def hi32(x: Any) -> Any:
-    """What is above the low 32 bits."""
+    """Bits above the low 32."""
     return x >> 32
 
 

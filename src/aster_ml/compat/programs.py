@@ -1,4 +1,4 @@
-"""What a kernel becomes on a device, as programs of tinygrad's look at it: ProgramSpec, Estimates.
+"""Shows kernels as programs of tinygrad's look at them: ProgramSpec, Estimates.
 
 The work is the engine's; what a program is made of is shown in the dialect, lane by lane.
 """
@@ -42,12 +42,12 @@ class ProgramSpec(program.ProgramSpec):
 
     @functools.cached_property
     def lib(self) -> bytes:
-        """What the device's compiler makes of the source."""
+        """Binary that the device's compiler makes of the source."""
         return Device[self.device].compile(self.src)
 
     @property
     def aux(self) -> list[Any]:
-        """What a launch needs beside buffers and variables: nothing."""
+        """Arguments of a launch beside buffers and variables: none."""
         return []
 
     def launch_dims(self, var_vals: dict[str, int]) -> tuple[list[int], list[int] | None]:
@@ -77,7 +77,7 @@ def get_program(
 
 
 class Estimates(estimate.Estimates):
-    """How much a kernel computes and moves, also of a list of the dialect's nodes."""
+    """Estimate of what a kernel computes and moves, also of a list of the dialect's nodes."""
 
     @classmethod
     def from_uops(cls, uops: Iterable[UOp], ignore_indexing: bool = False) -> Estimates:

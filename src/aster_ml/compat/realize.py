@@ -1,4 +1,4 @@
-"""What `engine.realize`, `codegen` and `renderer` are asked for beside what they have."""
+"""Adds tinygrad's names to `engine.realize`, `codegen` and `renderer`."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Axes = Sequence[tuple[int, int]]
 
 
 def by_own_rules(u: UOp) -> UOp | None:
-    """What Aster's own table makes of a node without lanes."""
+    """Simplifies a node without lanes by Aster's own table."""
     if isinstance(u.op, Dialect) or u.dtype.vcount != 1:
         return None
     return None if any(s.dtype.vcount != 1 for s in u.src) else symbolic.rewrite(u)

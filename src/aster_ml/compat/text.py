@@ -17,7 +17,7 @@ def ansistrip(s: str) -> str:
 
 
 def ansilen(s: str) -> int:
-    """How many places text takes on a terminal."""
+    """Width of text on a terminal."""
     return len(ansistrip(s))
 
 

@@ -1,4 +1,4 @@
-"""How long parts of a program take: blocks timed and profiled, spans and marks of a time line.
+"""Times parts of a program: blocks timed and profiled, spans and marks of a time line.
 
 Events are recorded in `cpu_events` while the setting PROFILE is not 0. What kernels take is
 counted by `GlobalCounters` and printed by DEBUG=2.
@@ -92,7 +92,7 @@ class Profiling(contextlib.ContextDecorator):
     def line(
         self, function: Any, calls: int, own: float, total: float, callers: dict[Any, Any]
     ) -> str:
-        """What is printed of one function: calls, times of its own and in all, its main caller."""
+        """Writes the line of one function: calls, times of its own and in all, its main caller."""
         scale = 1e3 / self.ts
         text = f"n:{calls:8d}  tm:{own * scale:7.2f}ms  tot:{total * scale:7.2f}ms "
         text += colored(f"{place(function):50s}", "yellow")
@@ -115,7 +115,7 @@ def perf_counter_us() -> decimal.Decimal:
 
 @dataclass(frozen=True)
 class TracingKey:
-    """What a span of a time line is called and what it belongs to."""
+    """Name of a span of a time line, and its categories."""
 
     display_name: str
     keys: tuple[Any, ...] = ()

@@ -346,7 +346,7 @@ class Translator:
         return leaf.after(*effects).index(flat), gate
 
     def marks_of(self, u: UOp) -> tuple[UOp, ...]:
-        """What an AFTER waits for: axes, and effects."""
+        """Lists the axes and effects that an AFTER waits for."""
         if u.op is Ops.RANGE or u.op is Dialect.SPECIAL:
             return tuple(self.axes_of(u))
         return self.effects(u)

@@ -1,4 +1,4 @@
-"""What `uop.ops` is asked for beside Aster's ops: nodes, rules, arithmetic on Python numbers.
+"""Adds tinygrad's names to `uop.ops`: nodes, rules, arithmetic on Python numbers.
 
 `aster_ml.uop.ops` passes these names on; the ops of the dialect are attributes of its `Ops`.
 """
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def exec_alu(op: Any, dtype: DType, operands: Sequence[Any], truncate_output: bool = True) -> Any:
-    """What an elementwise op makes of Python numbers; without truncating, as if int had no end."""
+    """Applies an elementwise op to Python numbers; without truncating, as if int had no end."""
     if not truncate_output and dtype.kind in ("int", "uint"):
         return evaluate(op, dtypes.index, tuple(operands), (dtypes.index,) * len(operands))
     return evaluate(op, dtype, tuple(operands), operand_dtypes(op, dtype, operands))
@@ -95,7 +95,7 @@ class GroupOp:
 
 
 def identity_element(op: Any, dt: DType) -> Any:
-    """What an associative op leaves any number as it is with: 0 of ADD, 1 of MUL, least of MAX."""
+    """Neutral element of an associative op: 0 of ADD, 1 of MUL, least of MAX."""
     return dtypes.as_const({Ops.ADD: 0, Ops.MUL: 1, Ops.MAX: dtypes.min(dt)}[op], dt)
 
 

@@ -44,7 +44,7 @@ class ComplexFunctions:
         return self.made(self.real, -self.imag)
 
     def abs(self) -> Any:
-        """How far each number is from 0, without overflow: a real tensor."""
+        """Absolute values, computed without overflow: a real tensor."""
         return self.real.hypot(self.imag)
 
     __abs__ = abs

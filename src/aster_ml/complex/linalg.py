@@ -78,7 +78,7 @@ class ComplexLinalg(ComplexFunctions):
         return self.from_real_matrix(self.as_real_matrix().pinv(rtol), n, m)
 
     def matrix_rank(self, rtol: Any = None) -> Any:
-        """How many singular values exceed `rtol` times the greatest."""
+        """Counts the singular values that exceed `rtol` times the greatest."""
         m, n = matrix_sizes(self.real, "matrix_rank")
         values = self.svdvals()
         if rtol is None:

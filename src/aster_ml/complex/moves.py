@@ -18,7 +18,7 @@ class ComplexMoves(ComplexLinalg):
     __slots__ = ()
 
     def each(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """What a linear function of real tensors makes of each part."""
+        """Applies a linear function of real tensors to each part."""
         return self.made(function(self.real), function(self.imag))
 
     def reshape(self, *shape: Any) -> Self:

@@ -124,12 +124,12 @@ class ComplexTensor(ComplexMoves):
 
     @property
     def ndim(self) -> int:
-        """How many axes there are."""
+        """Number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """How many elements there are, as NumPy has it."""
+        """Number of elements, as NumPy has it."""
         return self.numel()
 
     @property
@@ -148,7 +148,7 @@ class ComplexTensor(ComplexMoves):
         return self.real.device
 
     def numel(self) -> int:
-        """How many elements there are."""
+        """Number of elements."""
         count: int = self.real.numel()
         return count
 
@@ -218,7 +218,7 @@ class ComplexTensor(ComplexMoves):
         return getattr(ufunc, method)(*plain_arrays(inputs), **kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """What a function of NumPy makes of our elements as an array."""
+        """Applies a function of NumPy to our elements as an array."""
         return func(*plain_arrays(args), **dict(zip(kwargs, plain_arrays(kwargs.values()))))
 
     def item(self) -> complex:
@@ -250,7 +250,7 @@ class ComplexTensor(ComplexMoves):
         return bool((self == x).any().item())
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Text of the tensor as a notebook shows it."""
         return f"<pre>{html.escape(repr(self))}</pre>"
 
     def __repr__(self) -> str:

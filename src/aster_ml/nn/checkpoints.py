@@ -83,12 +83,12 @@ class Storage:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes its elements take."""
+        """Number of bytes of its elements."""
         return self.count * int(self.dtype.itemsize)
 
 
 class Checkpoint:
-    """What the pickles of one file may make: storages and tensors that are views of them.
+    """Makers of what the pickles of one file may make: storages and tensors that are views of them.
 
     `find_storage` gives a storage's bytes; None where it is not known yet, and tensors are left
     out. Persistent ids have five `parts` in zip files, six in the older form.
@@ -177,7 +177,7 @@ class Checkpoint:
         return found
 
     def tensor(self, data: Any, offset: Any, size: Any, stride: Any) -> Tensor | None:
-        """What `_rebuild_tensor` stands for."""
+        """Makes the tensor of `_rebuild_tensor`."""
         storage = self.storage_of(data)
         self.file.allowance.take(TENSOR_NBYTES, WHERE)
         if storage.view is None:
@@ -194,7 +194,7 @@ class Checkpoint:
         hooks: Any,
         metadata: Any = None,
     ) -> Tensor | None:
-        """What `_rebuild_tensor_v2` stands for; `metadata` may say that signs are turned."""
+        """Makes the tensor of `_rebuild_tensor_v2`; `metadata` may say that signs are turned."""
         if not isinstance(requires_grad, bool):
             raise TypeError(f"requires_grad is {show_value(requires_grad)}")
         if metadata is not None and not isinstance(metadata, dict):
@@ -220,7 +220,7 @@ class Checkpoint:
         dtype: Any,
         metadata: Any = None,
     ) -> Tensor | None:
-        """What `_rebuild_tensor_v3` stands for: a tensor of bytes under another dtype."""
+        """Makes the tensor of `_rebuild_tensor_v3`: a tensor of bytes under another dtype."""
         storage, name = self.storage_of(data), dtype.name if isinstance(dtype, Placeholder) else ""
         if name not in NAMED_DTYPES:
             raise FormatError(
@@ -258,7 +258,7 @@ class Checkpoint:
 
 
 def refusal(kind: str, instead: str) -> Callable[..., Any]:
-    """What stands for a maker of tensors that are none here."""
+    """Stands for a maker of tensors that are none here, and refuses them by name."""
 
     def refuse(*args: Any) -> Any:
         raise FormatError(f"it holds {kind}; save {instead} instead", WHERE)
@@ -346,7 +346,7 @@ def strided(flat: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Ten
 
 @accept_filename
 def torch_load(t: Tensor) -> dict[str, Tensor]:
-    """What `torch.save` wrote, tensors as views of the file, in the structure they were saved in.
+    """Reads a file of `torch.save`: tensors as views of the file, in their structure.
 
     Reads the zip form of PyTorch 1.6 and later and the plain pickles before it. Objects that are
     neither tensors nor built-in containers become placeholders; nothing of the file is run, and

@@ -69,7 +69,7 @@ def path_of(t: Tensor) -> str:
 
 
 def byte_count(t: Tensor, what: str) -> int:
-    """How many bytes a file has that is given as a tensor.
+    """Number of bytes of a file that is given as a tensor.
 
     Raises: ArgumentError when it is not one axis of uint8.
     """
@@ -98,7 +98,7 @@ def show_value(value: Any) -> str:
 
 
 def count_elements(shape: Iterable[int], place: str) -> int:
-    """How many elements a shape out of a file has.
+    """Number of elements of a shape out of a file.
 
     Raises: FormatError when no memory could hold them, or it has more axes than any tensor.
     """

@@ -39,7 +39,7 @@ def decode_q8_0(b: Tensor) -> Tensor:
 
 
 def coded(name: str) -> Callable[[Tensor], Tensor]:
-    """How blocks of codes are decoded."""
+    """Makes the decoder of blocks of codes."""
     return lambda b: CODED[name].decode(CODED[name].parts(b))
 
 

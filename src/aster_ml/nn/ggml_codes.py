@@ -48,7 +48,7 @@ class Parts(NamedTuple):
 
 
 class Coded(NamedTuple):
-    """What the blocks of a type have in common.
+    """Format of the blocks of a type.
 
     A code has as many bits as its planes together, the lowest first; `values` are what codes stand
     for where that is not the code itself. An element is (value - offset) * scales - minima. Of
@@ -62,16 +62,16 @@ class Coded(NamedTuple):
     values: tuple[int, ...] | None = None
 
     def numbers(self, codes: Tensor) -> Tensor:
-        """What codes stand for, as float32. Shapes: codes [*b] -> [*b]."""
+        """Decodes codes to float32. Shapes: codes [*b] -> [*b]."""
         return codes.float() - self.offset if self.values is None else self.look_up(codes).float()
 
     @property
     def zero(self) -> int:
-        """What is taken off whole numbers."""
+        """Offset of whole numbers."""
         return self.offset if self.values is None else -min(self.values)
 
     def whole(self, codes: Tensor) -> Tensor:
-        """What codes stand for, as uint8 from `zero` on. Shapes: codes [*b] -> [*b]."""
+        """Decodes codes to uint8 with the offset `zero`. Shapes: codes [*b] -> [*b]."""
         if self.values is None:
             return codes
         return (self.look_up(codes) + self.zero).cast(dtypes.uint8)

@@ -124,7 +124,7 @@ def fit_q4_k(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def weights(x: Tensor) -> Tensor:
-    """How much an error counts: more where numbers are large, as ggml has it.
+    """Weights of errors: larger where numbers are large, as ggml has it.
 
     Shapes: x [*b, n] -> [*b, n].
     """
@@ -195,7 +195,7 @@ def code_q4_k(
 
 
 def stored(t: Tensor) -> Tensor:
-    """What a scale is once it is a float16."""
+    """Rounds a scale to float16."""
     return t.cast(dtypes.float16).float()
 
 

@@ -110,7 +110,7 @@ class Interleaved:
 
     @property
     def coded(self) -> Coded:
-        """What its type's blocks have in common."""
+        """Format of the blocks of its type."""
         return CODED[self.type]
 
     @property
@@ -134,7 +134,7 @@ class Interleaved:
         return self.each(lambda t: made[id(t)], self.shape)
 
     def nbytes(self) -> int:
-        """How many bytes they take."""
+        """Number of bytes."""
         return sum([int(t.nbytes()) for t in self.memory()])
 
     def each(self, change: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> Interleaved:
@@ -237,7 +237,7 @@ class Interleaved:
         return picked.multiply(x, tuple(x.shape[:2])).cast(x.dtype)
 
     def check(self, x: Tensor) -> None:
-        """Whether x can be multiplied. Raises: ShapeError."""
+        """Checks that x can be multiplied. Raises: ShapeError."""
         if x.ndim == 0 or x.shape[-1] != self.shape[-1]:
             raise ShapeError(
                 f"product: k differs, {list(x.shape)} by rows of {list(self.shape)}; both need "
@@ -326,7 +326,7 @@ class Interleaver:
 
 
 def interleaved_memory(name: str, blocks: Tensor) -> list[Tensor]:
-    """What holds a matrix of such a type and blocks, computed."""
+    """Computes the memory of a matrix of such a type and blocks."""
     memory = Interleaved(QuantTensor(name, blocks)).memory()
     Tensor.realize(*memory)
     return memory

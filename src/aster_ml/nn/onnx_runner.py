@@ -248,7 +248,7 @@ class OnnxRunner:
 
 
 def element_of(spec: Spec) -> Spec:
-    """What is said of the elements of a sequence."""
+    """Declaration of the elements of a sequence."""
     return Spec(spec.name, spec.element, spec.shape)
 
 

@@ -38,7 +38,7 @@ def check_unit(optimizer: str, **values: float) -> None:
 
 
 class Optimizer:
-    """What all optimisers share: the parameters, the learning rate and the step.
+    """Base of all optimisers: the parameters, the learning rate and the step.
 
     A parameter whose `requires_grad` is undecided is set to take a gradient; one that says no goes
     to `buffers`, which a step realizes and does not change. With `fused` an update that treats

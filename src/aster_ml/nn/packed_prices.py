@@ -57,7 +57,7 @@ class Work(NamedTuple):
         return Work(*[a + b for a, b in zip(self, other, strict=True)])
 
     def cycles(self, target: Target) -> float:
-        """What keeps one core busy for longest."""
+        """Cycles of the unit that is busy for longest, on one core."""
         costs = target.costs
         # Half as wide a register leaves more units for what is no product.
         begun = target.issue if target.masks else costs.pairs_begun

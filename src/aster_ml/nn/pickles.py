@@ -261,7 +261,7 @@ class PickleReader:
         self.memo[index] = self.top()
 
     def get(self, index: int) -> None:
-        """What was remembered, the very same."""
+        """Returns a value remembered under an index, the very same."""
         if index not in self.memo:
             raise LookupError(f"nothing was remembered as {index}")
         self.stack.append(self.memo[index])
@@ -276,7 +276,7 @@ class PickleReader:
         self.push_container(Placeholder(f"{module}.{name}"))
 
     def make(self, what: Any, args: Any, kwargs: Any = None) -> None:
-        """What the name would make of the arguments."""
+        """Calls the maker of this name."""
         if not isinstance(what, Placeholder) or what.args is not None:
             raise TypeError(f"{show_value(what)} is called, and is no name")
         if not isinstance(args, tuple):
@@ -316,7 +316,7 @@ class PickleReader:
         return target
 
     def outside(self, pid: Any) -> None:
-        """What the id stands for."""
+        """Returns the object of a persistent id."""
         if self.persistent is None:
             raise TypeError("something outside of the pickle is named where nothing is known")
         self.stack.append(self.persistent(pid))
@@ -331,7 +331,7 @@ def add_pairs(target: dict[Any, Any], pairs: Any) -> None:
 
 
 def size_of(value: Any) -> int:
-    """How many parts a value has that a maker may copy."""
+    """Number of parts of a value that a maker may copy."""
     return len(value) if isinstance(value, SIZED) else 0
 
 

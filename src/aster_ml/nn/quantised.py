@@ -59,7 +59,7 @@ class QuantTensor:
         return self.blocks.device
 
     def nbytes(self) -> int:
-        """How many bytes the blocks take."""
+        """Number of bytes of the blocks."""
         return int(self.blocks.nbytes())
 
     def dequantize(self) -> Tensor:

@@ -701,7 +701,7 @@ class AccessWriter(Language):
 
     @staticmethod
     def lane_weight(c: Cell) -> int:
-        """What the SIMD lane adds to the offset, beside what it does to the base."""
+        """Stride of the SIMD lane in the offset, beside its stride in the base."""
         index = strip_after(c.u.src[0])
         weights = read_affine(index.src[2]).weights if len(index.src) > 2 else {}
         return 0 if c.vector is None else weights.get(c.vector, 0)

@@ -1,4 +1,4 @@
-"""What all renderers share: a linear program is walked once, and its lanes are written out.
+"""Walks a linear program once and writes its lanes out: the part that all renderers share.
 
 Receives a `Linear` (its docstring has the reading rules) and a `Target`; returns source text. Here
 stands everything that does not depend on the language: which instances a value has, which of them
@@ -520,7 +520,7 @@ class KernelWriter(AccessWriter):
         return self.combine(op, dtype, n, [value] * size_of(vector))
 
     def combine_folded(self, c: Cell, k: int) -> str:
-        """What instance `k` of a REDUCE folds as one SIMD value."""
+        """Folds instance `k` of a REDUCE to one SIMD value."""
         return self.combine(fold_op(c.u), c.dtype, c.inputs[0][0].width, self.folded_values(c, k))
 
     def folded_instances(self, c: Cell, k: int) -> list[int]:
@@ -530,7 +530,7 @@ class KernelWriter(AccessWriter):
         return [i if m is None else m[i] for i in range(k * total, (k + 1) * total)]
 
     def folded_values(self, c: Cell, k: int) -> list[str]:
-        """What instance `k` of a REDUCE folds, SIMD lanes aside."""
+        """Lists the values that instance `k` of a REDUCE folds, SIMD lanes aside."""
         source = c.inputs[0][0]
         needed = [self.need(source, j) for j in self.folded_instances(c, k)]
         return [self.text(value, c.dtype, source.width) for value in needed]

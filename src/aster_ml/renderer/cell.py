@@ -1,4 +1,4 @@
-"""What is known of one node while its kernel is written, and what of it is known as numbers.
+"""Keeps what is known of each node while its kernel is written, numbers among it.
 
 Receives nodes of the linear stage. Writes no text.
 """
@@ -45,7 +45,7 @@ def shape_over(ranges: Sequence[UOp]) -> Shape:
 
 
 class Cell:
-    """What is known of one node while its kernel is written.
+    """State of one node while its kernel is written.
 
     `lanes` are written out, `width` is that of the SIMD lane; `values` has one entry an instance.
     `inputs` are the cells of the sources, each with the instance that each of ours reads.
@@ -116,7 +116,7 @@ def fold_op(u: UOp) -> Ops:
 
 
 def chosen_inputs(c: Cell, k: int) -> list[Input]:
-    """What instance `k` of a WHERE reads: its condition, and where that is known, one source."""
+    """Lists what instance `k` of a WHERE reads: its condition; where that is known, one source."""
     d, m = c.inputs[0]
     condition = d.values[k if m is None else m[k]]
     if condition is None:

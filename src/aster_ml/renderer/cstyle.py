@@ -368,7 +368,7 @@ class CStyleWriter(KernelWriter):
 
     @abc.abstractmethod
     def to_mask(self, value: str, source: DType, n: int) -> str:
-        """What a SIMD comparison of `source` gives, as a mask of bytes."""
+        """Turns a SIMD comparison of `source` into a mask of bytes."""
 
     @abc.abstractmethod
     def select(self, condition: str, yes: str, no: str, dtype: DType, n: int) -> str:

@@ -126,7 +126,7 @@ class CudaWriter(BoxWriter):
         return f"{'blockIdx' if kind is AxisType.GLOBAL else 'threadIdx'}.{'xyz'[dim]}"
 
     def barrier(self) -> None:
-        """What the block shares is as written from here on, for those who have this role."""
+        """Waits until the threads of this role have written what the block shares."""
         if self.more and self.is_other:
             self.write(f"{self.bring('aster_sync')}<{self.first}>();")
             return
@@ -161,7 +161,7 @@ class CudaWriter(BoxWriter):
         self.write(f"{self.bring('aster_wait')}<{left}>();")
 
     def exchange(self, value: str, dtype: DType, n: int, distance: int) -> str:
-        """What a value is for the thread whose number in the warp differs in these bits."""
+        """Shuffles: reads a value of the thread whose number in the warp differs in these bits."""
         return f"{self.bring('aster_exchange')}({value}, {distance})"
 
     def add_product(self, core: str, sums: list[str], a: list[str], b: list[str]) -> None:

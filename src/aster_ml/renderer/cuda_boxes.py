@@ -94,7 +94,7 @@ class BoxWriter(GpuCppWriter):
         return self.cluster > 1
 
     def cluster_words(self) -> str:
-        """What says of a kernel that its blocks are clusters: `__cluster_dims__(2, 1, 1) `."""
+        """Writes the attribute of a kernel with clusters: `__cluster_dims__(2, 1, 1) `."""
         return f"__cluster_dims__({self.cluster}, 1, 1) " if self.joined else ""
 
     def end_of_cluster(self) -> list[str]:

@@ -22,12 +22,12 @@ def element_of(row: TensorCore) -> DType:
 
 
 def registers(row: TensorCore, operand: str) -> int:
-    """How many elements of an operand a thread has."""
+    """Number of elements of an operand that a thread has."""
     return 1 << len(row.bits(operand)[1])
 
 
 def in_word(row: TensorCore) -> int:
-    """How many elements of an operand a word has."""
+    """Number of elements of an operand that a word has."""
     return 4 // element_of(row).itemsize
 
 

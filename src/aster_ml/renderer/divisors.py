@@ -13,7 +13,7 @@ from aster_ml.uop.ops import Ops
 
 
 class Divisors:
-    """What divides the integers of one kernel; each node is looked at once."""
+    """Integers of one kernel with their known divisors; each node is looked at once."""
 
     def __init__(self) -> None:
         self.known: dict[UOp, int] = {}

@@ -197,7 +197,7 @@ class GpuCppWriter(MaskedByElement):
         return name if index == "0" else f"{name} + {index}"
 
     def pointer_words(self, place: UOp) -> str:
-        """What stands before the type in a pointer to this memory."""
+        """Writes the qualifiers before the type in a pointer to this memory."""
         return ""
 
     def is_const(self, place: UOp) -> bool:

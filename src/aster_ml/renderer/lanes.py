@@ -27,7 +27,7 @@ BY_ID = operator.attrgetter("arg.id")
 
 
 def size_of(lane: UOp) -> int:
-    """How many values a lane range takes; lanes have constant sizes."""
+    """Number of values of a lane range; lanes have constant sizes."""
     size = lane.src[0]
     if size.op is not CONST:
         raise InternalError(f"renderer: lane {lane!r} has a size that is no constant")
@@ -61,7 +61,7 @@ def lane_ranges(u: UOp) -> list[UOp]:
 
 
 def instances(lanes: Lanes) -> int:
-    """How many instances a value with these lanes has."""
+    """Number of instances of a value with these lanes."""
     return int(prod([size_of(r) for r in lanes]))
 
 

@@ -1,4 +1,4 @@
-"""What a language has to write for the renderer: one small statement or expression each.
+"""Declares what a language writes for the renderer: one small statement or expression each.
 
 The walk over the program is in `base`, memory access in `access`; they call these.
 """
@@ -62,7 +62,7 @@ class Language(abc.ABC):
 
     @abc.abstractmethod
     def keep(self, c: Cell, value: str) -> str:
-        """What consumers of an instance of `c` read: the text itself or a name given to it."""
+        """Returns the text that consumers of an instance of `c` read: itself or a name for it."""
 
     @abc.abstractmethod
     def name_value(self, value: str, dtype: DType, n: int) -> str:
@@ -134,7 +134,7 @@ class Language(abc.ABC):
         raise InternalError(f"renderer: {c.u!r} on a target without work-groups")
 
     def exchange(self, value: str, dtype: DType, n: int, distance: int) -> str:
-        """What a value is for the work-item of the warp whose number differs in these bits."""
+        """Shuffles: reads a value of the work-item whose number differs in these bits."""
         raise InternalError(f"renderer: {type(self).__name__} has no values of other work-items")
 
     def add_product(self, core: str, sums: list[str], a: list[str], b: list[str]) -> None:
@@ -156,7 +156,7 @@ class Language(abc.ABC):
         raise InternalError(f"renderer: {type(self).__name__} has no boxes of tensors")
 
     def take_role(self, more: int, registers: int) -> None:
-        """What follows does one of so many more work-items; with 0, those that have numbers."""
+        """Begins the code of so many more work-items; with 0, of those that have numbers."""
         raise InternalError(f"renderer: {type(self).__name__} has no roles of warps")
 
     def acquire(self, stage: str, turn: str) -> None:
@@ -180,7 +180,7 @@ class Language(abc.ABC):
         raise InternalError(f"renderer: {type(self).__name__} has no boxes of tensors")
 
     def fence(self) -> None:
-        """What was stored in local memory is there for boxes."""
+        """Makes stores to local memory visible to TMA."""
         raise InternalError(f"renderer: {type(self).__name__} has no boxes of tensors")
 
     def drain(self) -> None:

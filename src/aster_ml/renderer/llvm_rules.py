@@ -82,7 +82,7 @@ def float_bits(value: Any, dtype: DType) -> int:
 
 @functools.cache
 def mangle(dtype: DType, n: int, memory: bool = False) -> str:
-    """How LLVM writes a type in the name of an intrinsic."""
+    """Writes a type as it stands in the name of an LLVM intrinsic."""
     kind = memory_type(dtype, 1) if memory else llvm_type(dtype, 1)
     short = {"half": "f16", "float": "f32", "double": "f64"}.get(kind, kind)
     return short if n == 1 else f"v{n}{short}"

@@ -90,7 +90,7 @@ class MetalWriter(GpuCppWriter):
         return f"{'block' if kind is AxisType.GLOBAL else 'item'}.{'xyz'[dim]}"
 
     def barrier(self) -> None:
-        """What the threadgroup shares is as written from here on."""
+        """Waits until the threadgroup has written what it shares."""
         self.write("threadgroup_barrier(mem_flags::mem_threadgroup);")
 
     def scratch_line(self, name: str, dtype: DType, size: int, private: bool) -> str:
@@ -133,5 +133,5 @@ class MetalWriter(GpuCppWriter):
         self.write(f"{name}({', '.join([*sums, *a, *b])});")
 
     def exchange(self, value: str, dtype: DType, n: int, distance: int) -> str:
-        """What a value is for the thread whose number in the simdgroup differs in these bits."""
+        """Shuffles: reads a value of the thread whose number in the simdgroup differs so."""
         return f"{self.bring('aster_exchange')}({value}, {distance})"

@@ -93,7 +93,7 @@ class OpenCLWriter(MaskedByElement):
         return name
 
     def barrier(self) -> None:
-        """What the block shares is as written from here on."""
+        """Waits until the work-group has written what it shares."""
         self.write("barrier(CLK_LOCAL_MEM_FENCE);")
 
     # types

@@ -31,7 +31,7 @@ def render_run(
 
 
 def counts(arg: RunArg) -> list[int]:
-    """How many parts each axis has."""
+    """Number of parts of each axis."""
     return [-(-size // part) for _, size, part in arg.axes]
 
 

@@ -122,7 +122,7 @@ class WgslWriter(WgslMemory):
         return name
 
     def barrier(self) -> None:
-        """What the block shares is as written from here on."""
+        """Waits until the workgroup has written what it shares."""
         self.write("workgroupBarrier();")
 
     # statements
@@ -180,7 +180,7 @@ class WgslWriter(WgslMemory):
         )
 
     def type_of(self, dtype: DType, n: int) -> str:
-        """What a value is in registers."""
+        """Names the type of a value in registers."""
         if n != 1:
             raise InternalError(f"renderer: {n} elements side by side are no value of this WGSL")
         dtype = BIT_DTYPES[dtype] if self.is_bits(dtype) else dtype

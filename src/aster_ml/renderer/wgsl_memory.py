@@ -29,7 +29,7 @@ FOUR, PARTS = 4, ("x", "y", "z", "w")
 
 
 class Form(NamedTuple):
-    """How a buffer or an array is kept: `per` neighbours are one element `kind` of `nbytes`."""
+    """Storage of a buffer or an array: `per` neighbours are one element `kind` of `nbytes`."""
 
     per: int
     kind: str
@@ -144,7 +144,7 @@ class WgslMemory(CStyleWriter):
 
     @staticmethod
     def no_simd(n: int) -> InternalError:
-        """What a kernel with SIMD lanes comes to."""
+        """Error of a kernel with SIMD lanes."""
         return InternalError(f"renderer: a value of {n} elements on a target without SIMD")
 
     # single elements
@@ -313,7 +313,7 @@ class WgslMemory(CStyleWriter):
         self.write_if(gate_text, f"{call}({self.halves(at, form)}, {whole});")
 
     def word_text(self, form: Form, parts: list[str], dtype: DType) -> str:
-        """What neighbours are in memory."""
+        """Packs neighbours into a word of memory."""
         if form.kind != "u32":
             names = {x.partition(".")[0] for x in parts}
             whole = names.pop() if len(names) == 1 else ""

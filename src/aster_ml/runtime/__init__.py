@@ -1,1 +1,1 @@
-"""What devices are made of, one module each; `aster_ml.device` looks them up by name."""
+"""Holds the devices, one module each; `aster_ml.device` looks them up by name."""

@@ -148,7 +148,7 @@ class CpuBackend(Backend):
 
 
 def missing() -> str | None:
-    """What the CPU device needs and is not there."""
+    """Names what the CPU device needs and does not find."""
     if importlib.util.find_spec("llvmlite") is None:
         return "llvmlite is not installed; pip install llvmlite brings it"
     return None

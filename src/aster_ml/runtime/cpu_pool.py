@@ -72,7 +72,7 @@ class Words:
 
 @functools.cache
 def processor_count() -> int:
-    """How many processors this process may use: of the machine, its affinity, its control group."""
+    """Counts the processors this process may use, by its affinity and control group."""
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
     else:

@@ -49,7 +49,7 @@ def has_package(name: str) -> bool:
 
 @functools.cache
 def missing() -> str | None:
-    """What CUDA needs and is not there."""
+    """Names what CUDA needs and does not find."""
     lacking = []
     if not has_driver():
         lacking.append(
@@ -87,7 +87,7 @@ def lacks_device() -> str | None:
 
 
 def is_too_old() -> str | None:
-    """Whether the driver runs what the compiler makes: within one major version it does."""
+    """Says why the driver is too old for the compiler; within one major version it is not."""
     number = int(binding().cuDriverGetVersion()[1])
     driver, compiler = (number // 1000, number % 1000 // 10), cuda_compiler.version()
     if driver[0] >= compiler[0]:
@@ -101,7 +101,7 @@ def is_too_old() -> str | None:
 
 @functools.cache
 def device_count() -> int:
-    """How many devices the driver shows; 0 where it does not start."""
+    """Counts the devices that the driver shows; 0 where it does not start."""
     cu = binding()
     return 0 if cu.cuInit(0)[0] else int(cu.cuDeviceGetCount()[1])
 
@@ -121,7 +121,7 @@ def number_of(arch: str) -> int:
 
 
 def probe(device: CudaDevice) -> Target:
-    """What a device can do: what it says itself, and what cards like it have in common.
+    """Makes the Target of a device: from its own answers, and from what cards like it have.
 
     Raises: DeviceError for one that the compiler makes no code for.
     """
@@ -184,7 +184,7 @@ class CudaBackend(Backend):
 
     @property
     def target(self) -> Target:
-        """What the device can do."""
+        """Target of the device."""
         return self.probed
 
     @property

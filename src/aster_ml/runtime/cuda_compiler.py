@@ -57,7 +57,7 @@ class Binary(NamedTuple):
 
 
 def arch_name(major: int, minor: int) -> str:
-    """What the compiler calls the architecture of a device of this capability."""
+    """Names the architecture of a device of this compute capability for the compiler."""
     number = 10 * major + minor
     return f"sm_{number}{'a' if number >= FIRST_OF_ITS_OWN else ''}"
 
@@ -73,7 +73,7 @@ def binding() -> ModuleType:
 
 @functools.cache
 def missing() -> str | None:
-    """What compiling needs and is not there."""
+    """Names what compiling needs and does not find."""
     try:
         version()
     except (ImportError, RuntimeError, DeviceError) as error:
@@ -82,7 +82,7 @@ def missing() -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first."""
+    """First line of an error."""
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
 
@@ -173,7 +173,7 @@ def read(program: Any, size: Any, get: Any) -> bytes:
 
 
 def log_of(program: Any) -> str:
-    """What NVRTC says of a program."""
+    """Log of NVRTC for a program."""
     rtc = binding()
     log = read(program, rtc.nvrtcGetProgramLogSize, rtc.nvrtcGetProgramLog)
     return log.rstrip(b"\0").decode(errors="replace").strip()

@@ -70,7 +70,7 @@ def binding() -> ModuleType:
 
 
 def library_name() -> str:
-    """What the driver's library is called."""
+    """Name of the driver's library."""
     return "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
 
 
@@ -141,7 +141,7 @@ class CudaDevice:
         return True
 
     def check(self, result: tuple[Any, ...], doing: str) -> Any:
-        """What the driver returned beside its status. Raises: what `fault` returns."""
+        """Returns the driver's result without its status. Raises: what `fault` returns."""
         if result[0]:
             raise self.fault(int(result[0]), doing)
         return result[1] if len(result) > 1 else None
@@ -185,7 +185,7 @@ class CudaDevice:
         return f"{words} ({name})" if words else name
 
     def room(self) -> str:
-        """How much memory is left, in words."""
+        """Free memory of the device, in words."""
         status, left, total = self.cu.cuMemGetInfo()
         if status:
             return "how much is left is unknown"

@@ -1,4 +1,4 @@
-"""What an NVIDIA device is to do: its stream, events in it, copies and launches of kernels.
+"""Enqueues work of an NVIDIA device: its stream, events in it, copies and launches of kernels.
 
 Receives handles, values of variables and sizes; puts them in the stream and returns at once. Graphs
 of launches are in `cuda_graph`.

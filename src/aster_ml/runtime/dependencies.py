@@ -22,7 +22,7 @@ Span = tuple[int, int]
 
 
 class Access(NamedTuple):
-    """What a call touches (what it writes included), what it writes, and in how many parts."""
+    """Memory that a call touches, memory that it writes, and its number of parts."""
 
     touches: tuple[Span, ...]
     writes: tuple[Span, ...]

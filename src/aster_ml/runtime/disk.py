@@ -164,7 +164,7 @@ def write_at(number: int, source: memoryview, start: int) -> int:
 
 
 def kind_of_file(mode: int) -> str:
-    """What a file that is no plain one is, by its mode."""
+    """Names the kind of a file that is no plain one, by its mode."""
     kinds = {
         stat.S_IFDIR: "a folder",
         stat.S_IFIFO: "a pipe",
@@ -176,7 +176,7 @@ def kind_of_file(mode: int) -> str:
 
 
 def plain_file_size(path: Path) -> int:
-    """How many bytes a file has.
+    """Size of a plain file, in bytes.
 
     Raises: FileMissingError; FileKindError for what is no plain file.
     """

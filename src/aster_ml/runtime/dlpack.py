@@ -69,7 +69,7 @@ def pointer_in(capsule: Any, name: bytes) -> int | None:
 
 
 def array_in(capsule: Any) -> ArrayInMemory:
-    """What a capsule describes; the capsule keeps it.
+    """Reads the array that a capsule describes; the capsule keeps its memory.
 
     Raises: BufferError for what is no capsule, or one whose content was taken before.
     """

@@ -96,14 +96,14 @@ def resolved_of_torch(source: Any, torch: Any) -> Any:
 
 
 def missing_in(source: Any) -> int:
-    """How many elements a column, or a table, says are missing."""
+    """Counts the missing elements of a column or a table."""
     if not hasattr(source, "null_count") and hasattr(source, "itercolumns"):
         return sum([missing_of(column) for column in source.itercolumns()])
     return missing_of(source)
 
 
 def missing_of(source: Any) -> int:
-    """How many elements a column, or a table that counts them itself, says are missing."""
+    """Counts the missing elements of a column, or of a table that counts them itself."""
     # Elements of columns that are lists of one length.
     while getattr(getattr(source, "dtype", None), "inner", None) and hasattr(source, "explode"):
         source = source.explode()

@@ -351,7 +351,7 @@ class Interpreter(Compiling):
             raise InternalError(f"{self.linear.name}: {u!r} has no place at the linear stage")
 
     def open_role(self, is_more: bool) -> None:
-        """What follows is done by others than what came before."""
+        """Begins the code of other work-items than those before."""
         role = Role(is_more)
         for step in self.steps:
             if step.__class__ is Role and not step.end:

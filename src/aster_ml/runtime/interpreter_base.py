@@ -25,7 +25,7 @@ Step = Callable[["Item"], None]
 
 
 class Block:
-    """What the work-items of a block have in common."""
+    """State that the work-items of a block share."""
 
     __slots__ = (
         "board", "boxes", "cluster", "fenced", "items", "memory", "moved", "rank", "stages",
@@ -53,7 +53,7 @@ class Block:
 
 
 class Item:
-    """What one work-item knows: values, memory, and the part of the THREAD range to run."""
+    """State of one work-item: values, memory, and the part of the THREAD range to run."""
 
     __slots__ = (
         "arrays", "block", "boxes", "groups", "held", "is_more", "number", "part", "products",
@@ -83,14 +83,14 @@ class Item:
 
 
 class Together(NamedTuple):
-    """What a warp runs together: each shows something, then takes of what all have shown."""
+    """Request of a warp instruction: each work-item shows a value, then takes from all of them."""
 
     show: Callable[[Item], Any]
     take: Callable[[Item], None]
 
 
 class Until(NamedTuple):
-    """What a work-item waits for: it looks again until there is what it wants."""
+    """Request to wait: the work-item looks again until its condition holds."""
 
     ready: Callable[[Item], bool]
 
@@ -226,7 +226,7 @@ class Compiling:
         return number, [instance(source_lanes, p) for p in positions(lanes)]
 
     def compile_place(self, index: UOp, lanes: tuple[UOp, ...]) -> Callable[[Item], Any]:
-        """What gives the array that an INDEX goes to, and the element for each instance."""
+        """Compiles an INDEX: a function that returns the array and the element of each instance."""
         index = strip_after(index)
         if index.op is not Ops.INDEX:
             raise InternalError(f"{self.linear.name}: an access through {index!r}, not an INDEX")

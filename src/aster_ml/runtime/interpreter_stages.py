@@ -38,7 +38,7 @@ ROWS = 8
 
 
 class Stage:
-    """What was done to one stage: groups of copies that began and that are done, and releases."""
+    """History of one stage: groups of copies that began and that are done, and releases."""
 
     __slots__ = ("begun", "groups", "released")
 
@@ -59,7 +59,7 @@ def stage_of(block: Block, number: int) -> Stage:
 
 
 def poison_of(dtype: DType) -> Any:
-    """What stands where nobody may read."""
+    """Value that stands where nobody may read."""
     return float("nan") if dtype.kind == "float" else dtypes.max(dtype)
 
 
@@ -73,13 +73,13 @@ def wait_for_groups(left: int, item: Item) -> None:
 
 
 def one_of(program: Compiling, source: UOp) -> Callable[[Item], Any]:
-    """What gives the value of a source without lanes."""
+    """Compiles a source without lanes: a function that returns its value."""
     number, _ = program.reader((), source)
     return lambda item: item.values[number][0]
 
 
 def gate_of(program: Compiling, sources: tuple[UOp, ...]) -> Callable[[Item], bool]:
-    """What says whether the one source holds, if there is one."""
+    """Compiles a gate: a function that says whether the one source holds, if there is one."""
     return one_of(program, *sources) if sources else lambda item: True
 
 
@@ -270,7 +270,7 @@ def hold_sums(item: Item, number: int, sums: list[Any], product: int) -> None:
 
 
 def sums_of(item: Item, number: int) -> list[Any]:
-    """What an accumulator holds, as the next product adds to it."""
+    """Lists the values of an accumulator in the order in which the next product adds to it."""
     return list(item.held.get(number) or item.values[number])
 
 

@@ -1,4 +1,4 @@
-"""What the work-items of a warp do together: exchanges, matrices of rows, products of matrices.
+"""Runs warp instructions: shuffles, loads of matrices by rows, products of matrices.
 
 Receives nodes of a linear program and returns the steps of the interpreter for them. Products of
 operands in local memory are in `interpreter_stages`.

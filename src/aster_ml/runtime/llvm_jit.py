@@ -90,7 +90,7 @@ class Host(NamedTuple):
 
     @property
     def move_bits(self) -> int:
-        """What a load or store moves at a time where that is less than a register, else 0.
+        """Bits that a load or store moves at a time where that is less than a register, else 0.
 
         Source: AMD, Software Optimization Guide for the Zen4 Microarchitecture (57647).
         """
@@ -126,7 +126,7 @@ class Host(NamedTuple):
 
     @property
     def simd_features(self) -> frozenset[str]:
-        """What else its SIMD instructions do, by the names of `Target.features`."""
+        """Further SIMD instructions, by the names of `Target.features`."""
         has_vnni = self.has("avx512vnni" if self.vector[0] == 512 else "avxvnni")
         return frozenset({"vnni"} if has_vnni else ())
 
@@ -144,7 +144,7 @@ def binding() -> ModuleType:
 
 
 def host() -> Host:
-    """What LLVM says of this machine, less what ISA leaves out. Raises: ArgumentError."""
+    """Describes this machine by LLVM's answers, less what ISA leaves out. Raises: ArgumentError."""
     return host_within(ISA.value)
 
 
@@ -277,7 +277,7 @@ WORDS = (*CALLED, "machine", "source", *SAID, "buffer")
 
 
 class Emission(ctypes.Structure):
-    """What `aster_emit` reads: functions of llvmlite's library and its input. What it leaves
+    """Arguments of `aster_emit`: functions of llvmlite's library and its input. What it leaves
     behind: the object, or else what LLVM says of the text.
     """
 

@@ -33,7 +33,7 @@ BFLOAT_SYSTEM = 14
 
 @functools.cache
 def missing() -> str | None:
-    """What Metal needs and is not there."""
+    """Names what Metal needs and does not find."""
     if sys.platform != "darwin" and objc.PATHS["objc"].startswith("/usr/lib"):
         return f"Metal is a part of macOS, and this is {platform.system()}"
     try:
@@ -59,7 +59,7 @@ def one_word(text: str) -> str:
 
 
 def probe(device: MetalDevice, name: str) -> Target:
-    """What a device can do.
+    """Makes the Target of a device.
 
     why: warps of AMD's and Intel's processors have other sizes, and multiply no matrices
     """
@@ -92,7 +92,7 @@ class MetalBackend(Backend):
 
     @property
     def target(self) -> Target:
-        """What the device can do."""
+        """Target of the device."""
         return self.probed
 
     def compile(self, source: str) -> bytes:

@@ -102,7 +102,7 @@ def text_of(string: int | None) -> str:
 
 
 def error_text(error: int | None) -> str:
-    """What an NSError says."""
+    """Text of an NSError."""
     if not error:
         return "no reason was given"
     return text_of(message("localizedDescription", POINTER)(error)) or "no reason was given"

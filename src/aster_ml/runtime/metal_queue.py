@@ -124,7 +124,7 @@ class MetalProgram(Program):
             )
 
     def check(self, launch: Launch, arguments: int) -> None:
-        """Whether the device takes a launch. Raises: InternalError; DeviceError."""
+        """Checks that the device takes a launch. Raises: InternalError; DeviceError."""
         if not isinstance(launch, Grid):
             raise InternalError(f"{self.name}: Metal has blocks of threads, given {launch}")
         threads = 1

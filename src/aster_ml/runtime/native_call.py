@@ -74,7 +74,7 @@ done:
 
 
 class MethodDef(ctypes.Structure):
-    """What Python wants to know of a function in native code (`PyMethodDef`)."""
+    """Declaration of a function in native code for Python (`PyMethodDef`)."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),

@@ -47,7 +47,7 @@ STALE_AFTER_S = 3600
 
 
 def digest_of(key: str) -> bytes:
-    """What stands for a key; a path in it may be of bytes that are no text."""
+    """Digest of a key; a path in it may be of bytes that are no text."""
     return digest(key.encode("utf-8", "surrogatepass"))
 
 
@@ -158,7 +158,7 @@ class ObjectCache:
                 self.evict()
 
     def look_at_folder(self) -> bool | None:
-        """Whether the folder is this user's alone to write; None where there is none."""
+        """Tests whether the folder is this user's alone to write; None where there is none."""
         if self.is_own is None:
             try:
                 check_folder(self.folder)

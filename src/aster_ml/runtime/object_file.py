@@ -1,4 +1,4 @@
-"""Whether bytes are an object that LLVM's linker can read: checked before it is given them.
+"""Checks that bytes are an object that LLVM's linker can read, before it is given them.
 
 Receives an object from the disk cache or from a compiler; returns a sentence that says what is
 wrong, or None. What LLVM does not expect in an object ends the process, so everything that its
@@ -41,7 +41,7 @@ class Damaged(ValueError):
 
 
 def fault_of(binary: bytes, machine: str) -> str | None:
-    """What is wrong with an object for this processor (the first word of LLVM's triple)."""
+    """Names what is wrong with an object for this processor (the first word of LLVM's triple)."""
     try:
         if sys.platform == "darwin":
             check_start(binary, b"\xcf\xfa\xed\xfe", 4, "<I", MACH_MACHINES.get(machine))

@@ -61,7 +61,7 @@ def devices() -> tuple[Any, ...]:
 
 @functools.cache
 def missing() -> str | None:
-    """What OpenCL needs and is not there."""
+    """Names what OpenCL needs and does not find."""
     if importlib.util.find_spec("pyopencl") is None:
         return "pyopencl is not installed; pip install 'aster-ml[opencl]' brings it"
     try:
@@ -89,7 +89,7 @@ def one_word(text: str) -> str:
 
 
 def probe(device: Any) -> Target:
-    """What a device can do."""
+    """Makes the Target of a device."""
     cl = binding()
     extensions = device.extensions.split()
     dtype_names = set(INTEGERS) | {"float32"}
@@ -315,7 +315,7 @@ class OpenCLBackend(Backend):
 
     @property
     def target(self) -> Target:
-        """What the device can do."""
+        """Target of the device."""
         return self.probed
 
     @property

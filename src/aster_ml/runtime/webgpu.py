@@ -86,7 +86,7 @@ def runtime_folder() -> Iterator[None]:
 
 @functools.cache
 def missing() -> str | None:
-    """What WebGPU needs and is not there."""
+    """Names what WebGPU needs and does not find."""
     if importlib.util.find_spec("wgpu") is None:
         return "wgpu is not installed; pip install 'aster-ml[webgpu]' brings it"
     try:
@@ -114,7 +114,7 @@ def one_word(text: str) -> str:
 
 
 def target_of(limits: dict[str, int], half: bool, arch: str) -> Target:
-    """What a device with these limits can do."""
+    """Makes the Target of a device with these limits."""
     dtypes = set(INTEGERS) | {"float32"}
     if half:
         dtypes.add("float16")
@@ -310,7 +310,7 @@ class WebGpuBackend(Backend):
 
     @property
     def target(self) -> Target:
-        """What the device can do."""
+        """Target of the device."""
         return self.probed
 
     # compiling
@@ -358,7 +358,7 @@ class WebGpuBackend(Backend):
     # the queue
 
     def guarded(self, action: Any) -> Any:
-        """What an action on the device returns. Raises: MemoryError, DeviceError."""
+        """Runs an action on the device and returns its result. Raises: MemoryError, DeviceError."""
         wgpu = binding()
         try:
             return action()

@@ -55,7 +55,7 @@ class Dispatch(NamedTuple):
 
 
 class LaunchFacts(NamedTuple):
-    """What the first line of a source says.
+    """Facts of a launch, as the first line of a source has them.
 
     `buffers` are (bytes of an element, whether it is written), `variables` words that each takes,
     `words`, unless empty, of each buffer the bytes at whose multiples it has to begin.

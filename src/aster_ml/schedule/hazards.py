@@ -54,7 +54,7 @@ NOTHING = Happened(0, {})
 
 
 class Version(NamedTuple):
-    """What an argument holds once these STOREs have happened, and before any other."""
+    """Content of an argument once these STOREs have happened, and before any other."""
 
     param: UOp
     after: Happened

@@ -69,7 +69,7 @@ class ScheduleCache:
         self.forms: dict[tuple[object, ...], dict[Any, Any]] = {}
 
     def get(self, key: tuple[object, ...]) -> Schedule | None:
-        """What is kept under a key."""
+        """Returns the schedule kept under a key."""
         found = self.entries.get(key)
         if found is None:
             return None
@@ -161,7 +161,7 @@ def plan(
 
 
 def result_of(planning: Planning[T], take: Take | None = None) -> T:
-    """What planning comes to; `take` consumes the kernels that it yields on the way."""
+    """Runs a planning generator to its result; `take` consumes the kernels that it yields."""
     while True:
         try:
             kernel = next(planning)

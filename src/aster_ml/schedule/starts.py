@@ -32,7 +32,7 @@ class MovingSlices:
         self.places: dict[UOp, list[dict[str, int]]] = {}
 
     def with_variables(self, captured: Captured) -> Captured:
-        """What was captured, its starts variables where so many of its form were planned."""
+        """Replaces starts of slices by variables where many graphs of their form were planned."""
         order = captured.order()
         slices = slices_of(order) if len(order) <= MOST_NODES else []
         if not slices:

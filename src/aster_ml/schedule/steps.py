@@ -1,4 +1,4 @@
-"""What a schedule is made of: steps and the memory they need, and both before they are ordered.
+"""Defines the parts of a schedule: steps and the memory they need, ordered or not yet.
 
 `Schedule`, `Step` and `Slot` go to whoever runs them; `Draft` and `Part` pass between the modules
 that cut, merge and order kernels. Records alone.
@@ -101,7 +101,7 @@ class Part(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """What a leaf of an expression stands for: a slot, and which memory at what time it is."""
+    """Leaf of an expression: a slot, and the time at which its memory is read."""
 
     slot: int
     memory: Any

@@ -1,4 +1,4 @@
-"""What passes on a body are given beside the body: who shares its kernels, how plain it shall be.
+"""Carries options beside a body: who shares its kernels, how plain it shall be.
 
 Receives settings of the caller; the numbers that outputs turned out to be are kept here on the way.
 """
@@ -14,7 +14,7 @@ from aster_ml.uop.ops import Ops
 
 
 class Workers(NamedTuple):
-    """How many share a kernel of a device, the elements from which on a second kernel pays, and
+    """Number of workers of a device, the elements from which on a second kernel pays, and
     the results beyond which a kernel can be shared out over them.
 
     `buffers` are the most that a kernel may have, `nested` the most steps of sums inside of another

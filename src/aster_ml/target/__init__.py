@@ -1,4 +1,4 @@
-"""What hardware can do (`target.target`), and what that costs on it (`target.costs`)."""
+"""Describes hardware (`target.target`) and the costs of operations on it (`target.costs`)."""
 
 from __future__ import annotations
 

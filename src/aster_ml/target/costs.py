@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Costs:
-    """What one core takes for each of these: cycles, where nothing else is said."""
+    """Costs of operations on one core: cycles, where nothing else is said."""
 
     # Arithmetic (uops.info: two SIMD units; latency 4 of a multiplication with addition).
     # Accumulators that keep both units busy: each addition waits for the one before it.
@@ -119,7 +119,7 @@ def costs_of(arch: str) -> Costs:
 
 @dataclass(frozen=True)
 class Assumed:
-    """What a schedule assumes of every machine: it is planned before there is a Target.
+    """Costs that schedules assume of every machine: they are planned before there is a Target.
 
     Costs are in instructions an element, rough by intent: a choice that hangs on a factor of two is
     a choice either way.

@@ -25,7 +25,7 @@ DYNAMIC = "// Dynamic shared memory: "
 
 
 class Card(NamedTuple):
-    """What all cards of an architecture have in common, and of one the number of multiprocessors.
+    """Properties of all cards of an architecture, and of one its number of multiprocessors.
 
     `local` are bytes of shared memory of a block, `cache` those of the second level.
     """

@@ -43,7 +43,7 @@ UNTRIED = "untried"
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What one kind of device can do.
+    """Capabilities of one kind of device.
 
     `device` is its name ("CPU"), `language` what its kernels are written in ("llvm", "c", "opencl",
     "cuda", "metal", "wgsl", "python", "null"), which only renderers and runtimes ask for; `kind` is
@@ -140,7 +140,7 @@ class Target:
 
     @functools.cached_property
     def costs(self) -> Costs:
-        """What things take on such a machine."""
+        """Costs of operations on such a machine."""
         return costs_of(self.arch)
 
     @functools.cached_property
@@ -150,7 +150,7 @@ class Target:
 
     @functools.cached_property
     def copies(self) -> Copies:
-        """How memory is copied to local memory beside other work."""
+        """Means of copying memory to local memory beside other work."""
         return copies_of(self.features)
 
     @functools.cached_property
@@ -172,7 +172,7 @@ class Target:
         return name in self.native_ops
 
     def lanes(self, itemsize: int) -> int:
-        """How many elements of `itemsize` bytes one SIMD register holds; 1 without SIMD."""
+        """Number of elements of `itemsize` bytes in one SIMD register; 1 without SIMD."""
         return max(1, self.vector_bits // (8 * itemsize))
 
     # Targets stand in many cache keys: comparing and hashing one string is cheaper than 14 fields.

@@ -69,7 +69,7 @@ class TensorCore(NamedTuple):
 
     @property
     def warp(self) -> int:
-        """How many work-items run it together."""
+        """Number of work-items that run it together."""
         return 1 << len(self.bits("c")[0])
 
     @property

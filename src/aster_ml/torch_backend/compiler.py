@@ -1,4 +1,4 @@
-"""What PyTorch calls to compile a graph that Dynamo has captured.
+"""Compiles a graph that Dynamo has captured.
 
 Receives modules of torch.fx; returns functions of PyTorch's tensors. AOTAutograd makes graphs of
 ATen operators of them, one for inference, or one forwards and one backwards.

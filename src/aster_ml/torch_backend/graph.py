@@ -78,7 +78,7 @@ class Call:
         return aster_dtype(elementwise_dtypes(*given, type_promotion_kind=kind)[1])
 
     def run(self, values: dict[Any, Any], words: Tensor | None) -> Any:
-        """What the node gives for the values of those before it."""
+        """Computes the node from the values of those before it."""
         args = [self.given(a, values) for a in self.args]
         kwargs = {k: self.given(a, values) for k, a in self.kwargs.items()}
         if self.row.wants_out:
@@ -146,7 +146,7 @@ class Graph:
                 self.steps.append((node, self.step_of(node, torch)))
 
     def step_of(self, node: Any, torch: Any) -> Callable[[dict[Any, Any], Any], Any]:
-        """What computes a node."""
+        """Makes the function that computes a node."""
         if node.target is operator.getitem:
             source, place = node.args
             return lambda values, words: values[source][place]

@@ -130,7 +130,7 @@ class Program:
         return found[0] if self.is_single else found
 
     def record(self, key: Any, tensors: list[Any], given: list[Any]) -> Recorded:
-        """What runs the graph for arguments of these shapes."""
+        """Records the graph for arguments of these shapes."""
         while len(self.recorded) >= MOST_RECORDED:
             self.recorded.popitem(last=False)
         numbers = {n: given[i] for i, n in self.numbers}

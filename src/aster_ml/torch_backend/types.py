@@ -36,7 +36,7 @@ class Spec:
 
 
 def spec_of(value: Any) -> Spec | None:
-    """What a fake tensor says; None for what is no tensor, or of a dtype that Aster has not."""
+    """Reads shape and dtype of a fake tensor; None for other values and for dtypes Aster lacks."""
     dtype = None if not hasattr(value, "dtype") else aster_dtype(value.dtype)
     if dtype is None:
         return None

@@ -24,7 +24,7 @@ NEW_PART = 4
 
 
 class Moved:
-    """How many objects have become old unseen, and how many bring about a search of all."""
+    """Count of objects that have become old unseen, and the count that starts a full collection."""
 
     def __init__(self) -> None:
         self.count = 0

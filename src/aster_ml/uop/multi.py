@@ -271,7 +271,7 @@ MULTI_RULES: dict[Ops, Rule] = {
 
 
 def parts_of(u: UOp, lowered: Callable[[UOp], Sequence[UOp]]) -> Sequence[UOp]:
-    """What each device computes of a node, or the one node, given what its sources became.
+    """Lists the part of each device of a node, or the one node, given the parts of its sources.
 
     Raises: DeviceError for an op that does not go over several devices.
     """

@@ -153,7 +153,7 @@ class UOp(
 
     @property
     def base(self) -> UOp:
-        """What is left when movement ops are taken off."""
+        """Node below all movement ops."""
         u = self
         while u.op in MOVEMENT_SET:
             u = u.src[0]

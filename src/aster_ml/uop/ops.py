@@ -33,7 +33,7 @@ def direct_members(cls: E) -> E:
 
 
 class Group(Enum):
-    """What family an op belongs to."""
+    """Family of an op."""
 
     LEAF = auto()  # has no value sources
     UNARY = auto()  # elementwise, one source
@@ -373,7 +373,7 @@ ASSOCIATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.XOR, Ops.OR, Ops.AND})
 
 @direct_members
 class AxisType(Enum):
-    """How a RANGE runs."""
+    """Way in which a RANGE runs."""
 
     LOOP = "loop"  # one after the other
     THREAD = "thread"  # split over the threads of a CPU

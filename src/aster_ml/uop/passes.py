@@ -38,13 +38,13 @@ class Pass(NamedTuple):
 
     @property
     def does(self) -> str:
-        """What it does, in one sentence."""
+        """Sentence that says what the pass does."""
         return (self.run.__doc__ or "").partition("\n")[0]
 
 
 @dataclass
 class PassTotal:
-    """What a pass has cost in this process."""
+    """Total cost of a pass in this process."""
 
     calls: int = 0
     time_s: float = 0.0

@@ -24,7 +24,7 @@ Matcher = Callable[[UOp, Any], "UOp | None"]
 
 
 class UPat:
-    """What a node looks like: its op, dtype, argument and sources, each may be left open.
+    """Pattern of a node: op, dtype, argument and sources, each of which may be left open.
 
     `src` lists the patterns of the sources in order; with `prefix` more sources may follow; with
     `any_order` the sources may stand in any order. A `name` hands the node to the rule; a name
@@ -211,7 +211,7 @@ RULES: weakref.WeakSet[Rule] = weakref.WeakSet()
 
 
 def fired_counts() -> dict[str, int]:
-    """How often each rule has fired in this process, by name."""
+    """Counts how often each rule has fired in this process, by name."""
     counts: dict[str, int] = {}
     for rule in RULES:
         counts[rule.name] = counts.get(rule.name, 0) + rule.fired
@@ -265,7 +265,7 @@ class PatternMatcher:
         self.table = Table(self.rules)
 
     def rewrite(self, u: UOp, ctx: Any = None) -> UOp | None:
-        """What the first rule that applies makes of `u`; None when no rule does."""
+        """Applies the first rule that matches `u`; None when no rule does."""
         matcher = self.table[u.op]
         return None if matcher is None else matcher(u, ctx)
 
@@ -336,7 +336,7 @@ def op_test(pat: UPat, var: str, space: Namespace) -> list[Step]:
 
 
 def match_steps(pat: UPat, var: str, space: Namespace, bound: dict[str, str]) -> Iterator[Step]:
-    """What has to hold of the node in `var`, whose op is tested already; fills `bound`."""
+    """Lists the tests of the node in `var`, whose op is tested already; fills `bound`."""
     if pat.dtypes is not None:
         if len(pat.dtypes) == 1:
             name = space.name("DT_", pat.dtypes[0], pat.dtypes[0].name)

@@ -16,7 +16,7 @@ CONST = Ops.CONST
 
 
 def before_last(step: UOp, size: int, lanes: int) -> UOp:
-    """How far before the last lanes of an axis those of a step start: at least 0."""
+    """Distance of a step's lanes from the last lanes of an axis: at least 0."""
     start = index_alu(Ops.MUL, step, UOp.index_const(lanes))
     # min(start, last), by the one of the two that there is an op for.
     distance = index_alu(Ops.SUB, UOp.index_const(size - lanes), start)

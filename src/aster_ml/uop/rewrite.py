@@ -145,7 +145,7 @@ def rewrite_first(root: UOp, pm: PatternMatcher, ctx: Any, done: dict[UOp, UOp])
 
 
 def steps_allowed(root: UOp) -> int:
-    """How many results a table may give for a graph. Asked for only once there are many."""
+    """Limit of results that a table may give for a graph. Asked for only once there are many."""
     return STEPS_A_NODE * len(toposort(root))
 
 

@@ -1,4 +1,4 @@
-"""What each access of a Linear touches: its loops, its place, and whether that stays inside.
+"""Lists what each access of a Linear touches: its loops, its place, whether it stays inside.
 
 Receives a Linear; returns rows of plain data. What is touched at one turn of the loops is worked
 out where it is looked at (the page, `viz/touched`), from the same nodes.
@@ -25,7 +25,7 @@ def plain(u: UOp) -> UOp:
 
 
 def verdict_of(low: int, high: int, size: int, gated: bool, by_data: bool) -> str:
-    """Whether an access stays inside, in words."""
+    """Says in words whether an access stays inside."""
     if 0 <= low and high < size:
         return f"inside: {low} to {high} of {size} elements"
     if gated:

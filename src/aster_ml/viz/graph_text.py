@@ -50,7 +50,7 @@ def graph_lines(data: Data, root: int) -> list[str]:
 
 
 def steps_of(data: Data, start: int, passes: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
-    """What is stepped through: the graph as it begins, each rewrite, what each pass has made.
+    """Lists the stages to step through: the graph at the beginning, each rewrite, each pass.
 
     Each with its name and the lines of what there is after it.
     """

@@ -1,4 +1,4 @@
-"""What belongs together in a recorded run: a line, its nodes, steps, list, source, assembly.
+"""Links the parts of a recorded run: a line, its nodes, steps, list, source, assembly.
 
 Receives the data of a run (as `viz/model` makes it, or as it reads back) and one place in it;
 returns all places that it came from, and all that came of it. The page does the same
@@ -90,7 +90,7 @@ def reverse(table: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def follow(table: dict[str, set[str]], places: set[str]) -> set[str]:
-    """What a table has for any of these places."""
+    """Collects the entries of a table for any of these places."""
     return set().union(*[table.get(p, set()) for p in places]) if places else set()
 
 

@@ -42,7 +42,7 @@ ALL_PASSES = (
 
 
 def said_by(function: Any) -> dict[str, str]:
-    """What a docstring says behind rewrite, when and why."""
+    """Reads the words after rewrite, when and why from a docstring."""
     text = " ".join((getattr(function, "__doc__", None) or "").split())
     found = re.split(r"\b(rewrite|when|why): ", text)
     return dict(zip(found[1::2], [said.strip() for said in found[2::2]], strict=True))

@@ -51,7 +51,7 @@ def argument_text(u: UOp) -> str:
 
 
 def expression_text(u: UOp) -> str:
-    """What the text form says behind an index: the expression that it is."""
+    """Text of the expression of an index."""
     if u.dtype is not dtypes.index or u.op not in SHOWN or not any([s.src for s in u.src]):
         return ""
     return render_expr(u)

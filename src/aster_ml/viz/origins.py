@@ -1,4 +1,4 @@
-"""What came of what: from nodes of a body to nodes of kernels, from those to lists, to lines.
+"""Traces origins: from nodes of a body to nodes of kernels, from those to lists, to lines.
 
 Receives what the stages hold while they are there (a planner's readings, a writer's cells); returns
 maps. Each is exact where a stage knows it; from a kernel's graph to its Linear, whose nodes are
@@ -121,7 +121,7 @@ def source_lines(writer: Any, marks: list[int], text: str) -> list[int]:
 
 
 def signatures(order: Iterable[UOp]) -> dict[UOp, tuple[object, ...]]:
-    """What each node does to which memory: equal for what is the same before and after lowering.
+    """Signs each node by what it does to which memory: equal before and after lowering.
 
     The nodes are given in the order in which they run. Scratch and accumulators count as the memory
     that they are filled from. Nodes that only say where memory is read have no signature.

@@ -49,7 +49,7 @@ def holder(name: str, text: str) -> str:
 
 
 def title_of(data: dict[str, Any]) -> str:
-    """What the window is called."""
+    """Title of the window."""
     return f"Aster: {Path(data['made']['script']).name or 'a run'}"
 
 

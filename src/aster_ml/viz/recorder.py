@@ -50,7 +50,7 @@ class Firing(NamedTuple):
 
 @dataclass
 class PassEntry:
-    """What a pass, or an Opt, has made: a graph or a Linear, None where it is neither."""
+    """Result of a pass or an Opt: a graph or a Linear, None where it is neither."""
 
     name: str
     made: UOp | Linear | None
@@ -132,7 +132,7 @@ class Event(NamedTuple):
 
 
 class Here(threading.local):
-    """What the thread that asks is at."""
+    """Position of the thread that asks."""
 
     def __init__(self) -> None:
         self.kernel: KernelRecord | None = None
@@ -174,7 +174,7 @@ class PassLog(list[Step]):
 
 
 class Recorder(Watcher):
-    """What has happened since `start`, until `stop`."""
+    """Record of events since `start`, until `stop`."""
 
     def __init__(self) -> None:
         self.here = Here()

@@ -32,7 +32,7 @@ RESERVED = frozenset(
 
 
 class Isa(NamedTuple):
-    """What a processor has: bits and number of its SIMD registers, and the compiler's flags."""
+    """Vector instructions of a processor: bits and number of its SIMD registers, compiler flags."""
 
     vector_bits: int
     registers: int

@@ -1,4 +1,4 @@
-"""What is exported, from the words of a command line: a function of a file or module, or a model.
+"""Finds what to export from the words of a command line: a function of a file or module, a model.
 
 Receives `path/to/file.py:function`, `package.module:function` or `model.onnx`; returns the function
 and example inputs, which say which shapes and dtypes there are. A function has its example inputs
@@ -38,7 +38,7 @@ class Source(NamedTuple):
 
 
 def source_of(text: str, sizes: Mapping[str, int]) -> Source:
-    """What a command line names.
+    """Finds the function or model that a command line names.
 
     Raises: ArgumentError, FileMissingError, UnsupportedError, with what would do.
     """
@@ -90,7 +90,7 @@ def load_module(place: str) -> ModuleType:
 
 
 def example_inputs(module: ModuleType, place: str, name: str) -> Any:
-    """What the function beside gives. Raises: ArgumentError where there is none."""
+    """Calls the function that gives examples. Raises: ArgumentError where there is none."""
     for beside in (f"{name}_inputs", "inputs"):
         given = getattr(module, beside, None)
         if callable(given):

@@ -1,4 +1,4 @@
-"""What a function does to memory, as data: the schedules that it ran, and what each argument is.
+"""Traces a function to data: the schedules that it ran, and the role of each argument.
 
 Receives a function and tensors to call it with; returns a `Trace`. The function is recorded by
 TinyJit, whose conditions hold: it takes its numbers from arguments and weights, and looks at no
@@ -48,12 +48,12 @@ class Value:
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """Number of elements."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it has."""
+        """Number of bytes."""
         return self.size * self.dtype.itemsize
 
     def __str__(self) -> str:
@@ -146,7 +146,7 @@ class Observed:
                 self.before[id(base)] = base, bytes(base.as_memoryview(copy=True))
 
     def note_outside(self, memory: Iterable[UOp]) -> None:
-        """What was there before needs no note."""
+        """Does nothing: memory of before needs no note."""
 
     def __enter__(self) -> Observed:
         self.others = HERE.observers
@@ -186,7 +186,7 @@ def named_inputs(inputs: Any, names: Sequence[str]) -> dict[str, Tensor]:
 
 
 def named_results(found: Any) -> dict[str, Tensor]:
-    """What the function returned, flat, by name. Raises: ArgumentError for what is no tensor."""
+    """Flattens the results of a function, by name. Raises: ArgumentError for what is no tensor."""
     if isinstance(found, Tensor):
         return {"result": found}
     results: dict[str, Tensor] = {}
@@ -366,7 +366,7 @@ class Reader:
         self.copied = copied
 
     def find_weights(self) -> None:
-        """What is read of memory from before that nothing writes."""
+        """Finds weights: memory of before that is read and never written."""
         spans: dict[int, list[tuple[int, int]]] = {}
         bases: dict[int, Buffer] = {}
         buffers = [b for _, row, _ in self.rows for b in row] + [b for _, b in self.copied]
@@ -395,7 +395,7 @@ class Reader:
             self.trace.moved.append((Part(memory, 0, value.nbytes), self.part_of(buffer)))
 
     def part_of(self, b: Buffer) -> Part:
-        """What a buffer is."""
+        """Role of a buffer."""
         base = b.base
         for begin, end, memory in self.read_of.get(id(base), ()):
             if begin <= b.offset and b.offset + b.nbytes <= end:

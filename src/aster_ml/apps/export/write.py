@@ -115,7 +115,7 @@ def c_files(found: Trace, isa: str, inside: bool) -> dict[str, str | bytes]:
 
 
 def makefile(name: str, flags: str) -> str:
-    """What compiles the source to a library to link with, and to one to load."""
+    """Writes a makefile for the source: a library to link with, and one to load."""
     options = " ".join(["-O2", "-std=gnu99", "-fno-math-errno", "-Wno-psabi", *flags.split()])
     return f"""# make: lib{name}.a to link with (and -lm), lib{name}.so to load.
 CC = cc

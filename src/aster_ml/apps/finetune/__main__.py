@@ -78,7 +78,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def recipe_of(options: argparse.Namespace) -> Recipe:
-    """How it is learned."""
+    """Reads the recipe of a run from options."""
     values = {name: getattr(options, name) for name in Recipe().values()}
     if values["alpha"] is None:
         values["alpha"] = 2.0 * values["rank"]

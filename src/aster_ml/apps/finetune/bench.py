@@ -1,4 +1,4 @@
-"""What a step of learning costs, beside PyTorch's: CPU time, wall time, peak memory.
+"""Measures a training step beside PyTorch's: CPU time, wall time, peak memory.
 
 Receives a model's file and a recipe; prints. Each side runs in processes of its own, in turns, on
 the same tokens from the same start, so that the losses that are printed are alike. PyTorch's model
@@ -75,7 +75,7 @@ def measure_here(path: pathlib.Path, recipe: Recipe, dtype: str) -> dict[str, An
 
 
 def write_task(path: pathlib.Path, recipe: Recipe, folder: pathlib.Path) -> pathlib.Path:
-    """What PyTorch is to do: numbers in one file, all else in another, whose path is returned.
+    """Writes a task for PyTorch: numbers in one file, all else in another, whose path is returned.
 
     Raises: ArgumentError for a model that is more than a plain llama.
     """
@@ -107,7 +107,7 @@ def write_task(path: pathlib.Path, recipe: Recipe, folder: pathlib.Path) -> path
 
 
 def in_a_process(*command: str) -> dict[str, Any]:
-    """What a process prints as its last line.
+    """Runs a process and reads its last line.
 
     Raises: ArgumentError with the end of its errors where it fails.
     """

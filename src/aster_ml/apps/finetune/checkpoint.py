@@ -1,4 +1,4 @@
-"""What a run writes: adapters in PEFT's layout, the state it goes on from, a plot of its losses.
+"""Writes a run: adapters in PEFT's layout, the state it goes on from, a plot of its losses.
 
 Receives a `Trainer` and a folder. A run that goes on from there has the losses, bit by bit, that it
 would have had without the break; one of other settings, another model or other rows is refused.
@@ -29,7 +29,7 @@ STATE, PLOT, SETTINGS = "checkpoint.safetensors", "loss.svg", "aster"
 
 
 def digest_of_rows(rows: Array) -> str:
-    """What stands for the rows of a run."""
+    """Digest of the rows of a run."""
     return hashlib.blake2b(np.ascontiguousarray(rows).tobytes(), digest_size=16).hexdigest()
 
 

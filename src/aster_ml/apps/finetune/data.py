@@ -159,7 +159,7 @@ def check_messages(messages: Any) -> None:
 
 
 def length_for(examples: Sequence[Example], context: int, wanted: int = 0) -> int:
-    """How long rows are: as asked for, or enough for the longest example.
+    """Length of rows: as asked for, or enough for the longest example.
 
     Raises: ArgumentError where an example is longer, or the model's context is shorter.
     """

@@ -89,7 +89,7 @@ def write_lines(path: pathlib.Path, orders: Sequence[Order]) -> None:
 def ask(
     model: pathlib.Path, orders: Sequence[Order], adapter: pathlib.Path | None = None
 ) -> list[str]:
-    """What the model answers to each sentence, in a chat of its own."""
+    """Answers of the model to each sentence, in a chat of its own."""
     language = load_language(model, context=512, adapter=adapter)
     result = []
     for order in orders:

@@ -74,7 +74,7 @@ class Peer:
         return torch.stack(turned, -1).flatten(-2)
 
     def hidden(self, tokens: torch.Tensor) -> torch.Tensor:
-        """What the layers make of each token: [n] -> [1, n, e]."""
+        """Output of the last layer for each token: [n] -> [1, n, e]."""
         task, n = self.task, len(tokens)
         x = self.weights["token_embd.weight"][tokens][None]
         for i in range(task["layers"]):

@@ -44,7 +44,7 @@ TINY = 1e-6
 
 @dataclass(frozen=True)
 class Recipe:
-    """How it is learned; all of it decides the losses, so a run that goes on has the same.
+    """Settings of training; all of them decide the losses, so a run that goes on has the same.
 
     `steps` of 0 are `epochs` times through the rows. A step is `batch` rows `accumulate` times.
     """
@@ -76,7 +76,7 @@ class Recipe:
                 raise ArgumentError(f"{name} is {getattr(self, name)}; more than 0 is wanted")
 
     def total(self, rows: int) -> int:
-        """How many steps there are."""
+        """Number of steps."""
         each = -(-rows // (self.batch * self.accumulate))
         return self.steps or self.epochs * each
 

@@ -28,7 +28,7 @@ BODY_LEAST, BODY_MOST = 1 << 20, 4 << 20
 
 
 def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
-    """What reads a whole number of these."""
+    """Makes a parser of whole numbers within these limits."""
 
     def read(text: str) -> int:
         try:
@@ -107,7 +107,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def sampling_of(options: argparse.Namespace) -> Sampling:
-    """How tokens are drawn."""
+    """Reads settings of sampling from options."""
     return Sampling(
         options.temperature,
         options.top_k,

@@ -181,7 +181,7 @@ class Scales:
         return int(value)
 
     def checked_alpha(self, key: str, value: Any) -> float:
-        """What a product is multiplied with, before it is divided by its rank."""
+        """Checks alpha, with which a product is multiplied before it is divided by its rank."""
         if value.__class__ not in (int, float) or not abs(value) < MAX_NUMBER:
             self.refuse(key, value, "a finite number is wanted")
         return float(value)

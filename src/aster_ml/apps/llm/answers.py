@@ -16,7 +16,7 @@ from aster_ml.errors import ArgumentError
 
 
 class Grammar(Protocol):
-    """What an answer has to be, token by token."""
+    """Constraint of an answer, token by token."""
 
     def mask(self) -> Array:
         """The tokens that may come next, as bits of int32."""
@@ -127,7 +127,7 @@ class Answer:
             self.give(len(self.held) - self.may_begin())
 
     def may_begin(self) -> int:
-        """How much of the end of the held text may be the beginning of a stop string."""
+        """Length of the held text's end that may begin a stop string."""
         return max(
             [
                 n

@@ -1,4 +1,4 @@
-"""What sets the families of language models apart, and a model's own numbers, from its metadata.
+"""Describes families of language models, and reads a model's own numbers from its metadata.
 
 Receives the metadata of a GGUF file; returns a `Config`, from which `model` builds the forward
 pass. A family is a row of `ARCHITECTURES`; what the file says itself (sizes, scaling, windows) is
@@ -24,7 +24,7 @@ MAX_LAYERS, MAX_SIZE, MAX_NUMBER = 1024, 1 << 24, 1e30
 
 @dataclass(frozen=True)
 class Family:
-    """How an architecture differs from the plain llama layer; the file's tensors say the rest.
+    """Differences of an architecture from the plain llama layer; the file's tensors say the rest.
 
     `halves`: the rotary embedding turns (i, i + n/2) together, otherwise (2i, 2i + 1).
     `windows`: of how many layers in a row the last attends to everything; 0 where all are alike.
@@ -121,7 +121,7 @@ class Config:
 
     @property
     def group(self) -> int:
-        """How many heads share a head of keys and values."""
+        """Number of query heads that share a head of keys and values."""
         return self.heads // self.kv_heads
 
 
@@ -136,7 +136,7 @@ class Keys:
         return f"{self.architecture}.{key}" in self.metadata
 
     def get(self, key: str, default: Any) -> Any:
-        """What the file says, or the default."""
+        """Value of a key in the file, or the default."""
         return self.metadata.get(f"{self.architecture}.{key}", default)
 
     def integer(self, key: str, default: int | None = None, low: int = 1) -> int:
@@ -241,7 +241,7 @@ def read_config(metadata: Mapping[str, Any], vocabulary: int = 0) -> Config:
 
 
 def read_windows(keys: Keys, family: Family, layers: int) -> tuple[int, ...]:
-    """How far each layer looks back."""
+    """Reads the attention window of each layer."""
     window = keys.integer("attention.sliding_window", 4096 if family.name == "gemma2" else 0, low=0)
     every = family.windows
     return tuple([0 if every and (i + 1) % every == 0 else window for i in range(layers)])
@@ -250,7 +250,7 @@ def read_windows(keys: Keys, family: Family, layers: int) -> tuple[int, ...]:
 def score_scale(
     keys: Keys, family: Family, size: int, heads: int, head_size: int, layers: int
 ) -> float:
-    """What scores of attention are multiplied with."""
+    """Reads the factor of attention scores."""
     # The largest Gemma 2 and 3 divide by the size of a head as if there were no more to a head.
     by_size = (family.name, layers) in {("gemma2", 46), ("gemma3", 62)}
     plain = 1 / math.sqrt(size / heads if by_size else head_size)

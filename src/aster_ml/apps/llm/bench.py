@@ -1,4 +1,4 @@
-"""How fast a model reads and writes here, beside what the memory of this machine gives.
+"""Measures how fast a model reads and writes here, beside the bandwidth of this machine's memory.
 
 Receives a `Language`; returns rows. The bandwidth is that of a sum over a large array, measured in
 the same run. Where the package xllamacpp is there, llama.cpp runs the same file in turns with it.
@@ -32,7 +32,7 @@ class Figure(NamedTuple):
 
 
 def clock(work: Callable[[], int]) -> tuple[int, float, float]:
-    """What the work counted, and the seconds it took: wall, and CPU of all threads."""
+    """Runs work; returns its count and seconds: wall, and CPU of all threads."""
     wall, cpu = time.perf_counter(), time.process_time()
     count = work()
     return count, time.perf_counter() - wall, time.process_time() - cpu

@@ -135,7 +135,7 @@ def call_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class SchemaGrammar:
-    """What may come next, token by token."""
+    """Schema as a constraint on the next token."""
 
     def __init__(self, matcher: Any, size: int) -> None:
         self.matcher, self.size = matcher, size

@@ -43,7 +43,7 @@ class Slot:
         return self.answer is not None and not self.answer.tokens
 
     def common(self, prompt: Sequence[int]) -> int:
-        """How many tokens of a prompt it has already; the last one is computed in any case."""
+        """Counts the tokens of a prompt that are cached; the last one is computed in any case."""
         count = 0
         for have, want in zip(self.tokens, prompt[:-1]):
             if have != want:
@@ -54,7 +54,7 @@ class Slot:
 
 @dataclass
 class Counts:
-    """What was done so far."""
+    """Counts of the work done so far."""
 
     answers: int = 0
     prompt_tokens: int = 0
@@ -298,7 +298,7 @@ class Engine:
         self.counts.prompt_seconds += seconds
 
     def groups_of_part(self) -> int:
-        """How many groups of a prompt are computed together: fewer where others wait for tokens."""
+        """Number of groups of a prompt to compute together: fewer where others wait for tokens."""
         most = CHUNK // GROUP
         waits = any([not slot.is_reading for slot in self.busy])
         if not waits or not self.group_seconds:

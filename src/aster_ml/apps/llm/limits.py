@@ -55,7 +55,7 @@ class Confined:
         return found
 
     def reply_to(self, line: bytes) -> dict[str, Any]:
-        """What the process writes. Raises: LimitError where it ends instead."""
+        """Sends a line and reads the reply. Raises: LimitError where the process ends instead."""
         process = self.running()
         assert process.stdin is not None
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""What an engine has done, for Prometheus.
+"""Writes the counts of an engine for Prometheus.
 
 Receives an `Engine`; returns text in the format that Prometheus reads.
 """

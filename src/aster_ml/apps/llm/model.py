@@ -146,7 +146,7 @@ class Texts:
         return pair[0], pair[1]
 
     def mask(self, window: int) -> Tensor | None:
-        """What is of the same text, nothing that comes later, and nothing before the window."""
+        """Mask of attention: the same text, nothing later, nothing before the window."""
         b, n = self.positions.shape
         seen, token = [self.positions.reshape(b, 1, 1, *s) for s in ((1, n), (n, 1))]
         same = self.texts.reshape(b, 1, 1, 1, n) == self.texts.reshape(b, 1, 1, n, 1)
@@ -214,7 +214,7 @@ class Layer:
             weights.take(f"{self.prefix}attn_norm.weight", size)
 
     def length(self, name: str, *lengths: int) -> int:
-        """How long a norm's weight is, of the lengths that it may have."""
+        """Length of a norm's weight, one of the lengths that it may have."""
         found = self.weights.shape_of(f"{self.prefix}{name}.weight")
         return next((n for n in lengths if found == (n,)), lengths[0])
 
@@ -414,7 +414,7 @@ class Model:
         return self.logits(place.last(self.hidden(tokens, place)))
 
     def hidden(self, tokens: Tensor, place: Place) -> Tensor:
-        """What the layers make of each token.
+        """Output of the last layer for each token.
 
         Shapes: tokens int [b, n] -> [b, n, e].
         """

@@ -51,7 +51,7 @@ def tensors_of(engine: Engine) -> dict[str, Tensor]:
 
 
 class Recordings:
-    """What an engine has recorded, and what of it the disk has."""
+    """Recordings of an engine, in memory and on disk."""
 
     def __init__(self, engine: Engine) -> None:
         self.jits = jits_of(engine)

@@ -33,14 +33,14 @@ class Reply:
         self.id, self.created = f"{prefix}-{secrets.token_hex(12)}", int(time.time())
 
     def head(self, streamed: bool) -> dict[str, Any]:
-        """What every body begins with."""
+        """Fields that begin every body."""
         name = "chat.completion" if self.kind == "chat" else "text_completion"
         object_ = name + (".chunk" if streamed and self.kind == "chat" else "")
         head = {"id": self.id, "object": object_, "created": self.created}
         return {**head, "model": self.language.name}
 
     def usage(self) -> dict[str, Any]:
-        """How many tokens came and went; a prompt of several choices counts once."""
+        """Counts of prompt and answer tokens; a prompt of several choices counts once."""
         prompts = sum([len(a.prompt) for a in self.answers[:: self.wanted.count]])
         cached = sum([a.reused for a in self.answers[:: self.wanted.count]])
         made = sum([len(a.tokens) for a in self.answers])
@@ -142,7 +142,7 @@ class Reply:
         return text, calls
 
     def finish(self) -> list[dict[str, Any]]:
-        """What comes after all choices: the count of tokens, where it is asked for."""
+        """Lists the parts after all choices: the count of tokens, where it is asked for."""
         if not self.wanted.usage:
             return []
         return [{**self.head(True), "choices": [], "usage": self.usage()}]

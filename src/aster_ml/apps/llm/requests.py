@@ -274,7 +274,7 @@ class Wanted:
 
 
 def read_common(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What chats and completions have in common."""
+    """Reads the fields that chats and completions share."""
     options = read(found["stream_options"], STREAM_OPTIONS, "stream_options")
     stop = found["stop"]
     stops = [stop] if isinstance(stop, str) else stop
@@ -293,7 +293,7 @@ def read_common(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_sampling(found: Mapping[str, Any]) -> Sampling:
-    """How tokens are drawn. Raises: RequestError for biases that are none."""
+    """Reads settings of sampling. Raises: RequestError for biases that are none."""
     biases: dict[int, float] = {}
     for key, value in found["logit_bias"].items():
         check_value("logit_bias", value, Row("logit_bias", "number", 0, -100, 100))

@@ -39,7 +39,7 @@ NEARLY = 1 - 2.0**-20
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn; the defaults draw from the model's own odds.
+    """Settings of sampling; the defaults draw from the model's own probabilities.
 
     Raises: ArgumentError for a value out of its range.
     """
@@ -75,7 +75,7 @@ RANGES = (
 
 
 class Draw:
-    """What one answer's draws depend on: its settings, its random numbers, the tokens so far."""
+    """State of one answer's draws: its settings, its random numbers, the tokens so far."""
 
     def __init__(self, sampling: Sampling, vocabulary: int, tokens: Sequence[int] = ()) -> None:
         self.sampling, self.vocabulary = sampling, vocabulary
@@ -121,7 +121,7 @@ class Picked(NamedTuple):
 
 
 class Cuts(NamedTuple):
-    """Whether some row is drawn from its top-k, from its top-p.
+    """Says whether a row is drawn from its top-k, and whether one is from its top-p.
 
     why: each takes ten passes over all odds, more than all else of a draw
     """
@@ -220,7 +220,7 @@ def changed(
 
 
 class Given(NamedTuple):
-    """What changes logits before a draw, for each row, and how many odds are reported.
+    """Changes to logits before a draw, for each row, and the number of log-probabilities to report.
 
     All of it or nothing, so that there are few kinds of steps: where nobody wants a part it is
     neutral.
@@ -233,7 +233,7 @@ class Given(NamedTuple):
 
     @classmethod
     def of(cls, draws: Sequence[Draw | None], vocabulary: int) -> Given:
-        """What these draws want."""
+        """Collects what these draws ask for."""
         penalty = rows_of([None if d is None else d.penalty for d in draws], 1, vocabulary)
         bias = rows_of([None if d is None else d.bias for d in draws], 0, vocabulary)
         return cls(penalty, bias, mask_bits(draws, vocabulary), MAX_TOP)
@@ -358,7 +358,7 @@ def wants_more(draws: Sequence[Draw], top: int) -> bool:
 
 
 def rows_of(given: Sequence[Array | None], neutral: float, vocabulary: int) -> Tensor:
-    """What is given for each row, and a neutral number where nothing is.
+    """Stacks a value for each row, a neutral number where there is none.
 
     Each of b rows is [v]; the result is [b, v].
     """

@@ -35,7 +35,7 @@ LENGTHS = {"null": 4, "boolean": 4, "number": 1, "integer": 1, "string": 2, "arr
 
 
 def limits() -> Any:
-    """What a grammar may take, as the package wants it."""
+    """Limits of a grammar, as the package takes them."""
     return LLParserLimits(**LIMITS, verbose_errors=False)
 
 
@@ -64,7 +64,7 @@ class Shortest:
         return found if not self.named else 0
 
     def target(self, name: str) -> Any:
-        """What a reference refers to; anything where it is not found here."""
+        """Resolves a reference; anything where its target is not found here."""
         if not name.startswith("#"):
             return {}
         value: Any = self.root
@@ -82,7 +82,7 @@ class Shortest:
         return max([1, *self.demands(schema)])
 
     def demands(self, schema: Mapping[str, Any]) -> Iterator[int]:
-        """What each keyword demands; all of them have to be met."""
+        """Yields the size that each keyword demands; all of them have to be met."""
         if isinstance(schema.get("$ref"), str):
             yield self.named.setdefault(schema["$ref"], ENDLESS)
         if "const" in schema:
@@ -134,7 +134,7 @@ def whole(value: Any) -> int:
 
 
 def answer(question: Mapping[str, Any]) -> dict[str, str]:
-    """What is wrong with a grammar and the schemas in it; "" where nothing is."""
+    """Names what is wrong with a grammar and the schemas in it; "" where nothing is."""
     for schema in question["schemas"]:
         length = Shortest(schema).length()
         if length >= ENDLESS:
@@ -150,7 +150,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, str]:
 
 
 def trial(matcher: Any) -> str:
-    """What goes wrong in some steps of an answer."""
+    """Tries some steps of an answer, and names what goes wrong."""
     rng = random.Random(0)
     for _ in range(TRIED_STEPS):
         if matcher.is_stopped():

@@ -64,7 +64,7 @@ MOST_PREPARED = 64
 
 @dataclass(frozen=True)
 class Rules:
-    """What the server allows.
+    """Permissions of the server.
 
     `keys` are those that may ask (none: everybody), `origins` the pages that may, `hosts` the names
     by which it may be asked beside this machine's own ("*": any). A body has `body_bytes` at most,
@@ -189,7 +189,7 @@ class Service:
     # answers
 
     def grammar_for(self, wanted: Wanted) -> SchemaGrammar | None:
-        """What the answer has to be. Raises: ArgumentError where that is not supported."""
+        """Builds the constraint of an answer. Raises: ArgumentError where it is not supported."""
         functions = [tool.function for tool in wanted.must_call or wanted.tools]
         if wanted.must_call or (wanted.schema is not None and functions):
             return self.constraints.calls(functions, OPENING, CLOSING, wanted.schema)

@@ -77,7 +77,7 @@ class Meter:
             raise SecurityError(f"it takes more than {MAX_STEPS:,} steps")
 
     def weight(self, value: Any) -> int:
-        """How many parts a value has when it is written out."""
+        """Counts the parts of a value when it is written out."""
         if isinstance(value, (str, bytes)):
             return len(value) + 1
         if isinstance(value, int) and value.bit_length() > MAX_BITS:
@@ -276,11 +276,11 @@ def to_json(value: Any, indent: int | None = None, **others: Any) -> str:
 
 
 class Refused(Exception):
-    """What a template calls an error of the messages."""
+    """Error that a template raises on messages."""
 
 
 def refuse(message: str) -> None:
-    """What a template calls to say that messages are not of its form."""
+    """Raises an error for a template that does not take messages of this form."""
     raise Refused(str(message)[:500])
 
 

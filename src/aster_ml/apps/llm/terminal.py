@@ -60,7 +60,7 @@ class Chat:
         return [*first, *self.messages]
 
     def say(self, text: str) -> str:
-        """What the model answers, written as it comes.
+        """Answers a text and writes the answer as it comes.
 
         Raises: ArgumentError where the chat is longer than the context, or the template refuses it;
         the message is not kept then.

@@ -101,7 +101,7 @@ class ToolReader:
         return not begin or begin[0] in "{["
 
     def beginning(self) -> int:
-        """How much of the end may be the beginning of a mark."""
+        """Length of the end that may begin a mark."""
         return max(
             [n for n in range(1, len(OPENING)) if self.held.endswith(OPENING[:n])], default=0
         )
@@ -123,7 +123,7 @@ class ToolReader:
         return calls
 
     def end(self) -> tuple[str, list[Call]]:
-        """What is left when the answer is over: a call whose closing mark is missing too."""
+        """Returns the rest when the answer is over: a call whose closing mark is missing too."""
         left, self.held = self.held, ""
         calls = self.parse(left.strip().removeprefix(OPENING).removesuffix(CLOSING))
         return ("", calls) if calls else (left, [])

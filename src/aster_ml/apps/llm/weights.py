@@ -33,7 +33,7 @@ WIDE = frozenset({"F32", "BF16", "F64"})
 
 
 class Adapter(NamedTuple):
-    """What is added to a matrix: scale * up @ down.
+    """Addition to a matrix: scale * up @ down.
 
     `down` is [r, n] and `up` [m, r] for a matrix [m, n].
 
@@ -202,12 +202,12 @@ class Weights:
         self.left.discard(name)
 
     def nbytes(self) -> int:
-        """How many bytes they take in memory."""
+        """Number of bytes in memory."""
         weights: list[Tensor | Interleaved] = [*self.tensors.values(), *self.interleaved.values()]
         return sum(map(self.nbytes_of, weights))
 
     def nbytes_of(self, weight: Tensor | Interleaved) -> int:
-        """How many bytes one of them takes in memory."""
+        """Number of bytes of one weight in memory."""
         if isinstance(weight, Interleaved):
             return weight.nbytes()
         return self.packed.get(id(weight), int(weight.nbytes()))

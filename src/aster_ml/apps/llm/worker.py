@@ -96,7 +96,7 @@ class Pieces:
         self.answers: list[Answer] = []
 
     def deliver_to(self, number: int) -> Callable[[Piece], None]:
-        """What takes the pieces of one answer, from the worker's thread."""
+        """Makes the receiver of the pieces of one answer, called in the worker's thread."""
 
         def deliver(piece: Piece) -> None:
             # The loop is closed where the server is going down.

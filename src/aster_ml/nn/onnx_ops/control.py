@@ -56,7 +56,7 @@ def loop(m: Value, condition: Value, *state: Value, body: Graph, call: Any) -> V
 
 
 def nothing(spec: Any, call: Any) -> Value:
-    """What a loop without a step has scanned."""
+    """Empty scan output of a loop without a step."""
     shape = [size if isinstance(size, int) else 0 for size in spec.shape or ()]
     return np.zeros((0, *shape), NUMPY.get(spec.element, np.float32))
 
@@ -157,13 +157,13 @@ def optional(value: Value = None, *, type: Any = None) -> Value:
 
 @op("OptionalHasElement", raw=True)
 def optional_has_element(value: Value = None) -> Array:
-    """Whether it is there."""
+    """Tests whether the optional has an element."""
     return np.asarray(value is not None)
 
 
 @op("OptionalGetElement", raw=True)
 def optional_get_element(value: Value) -> Value:
-    """What is there."""
+    """Element of the optional."""
     if value is None:
         raise ShapeError("an optional value that is asked for is absent")
     return value

@@ -38,7 +38,7 @@ Axes = tuple[tuple[str, Any, tuple[int | str, ...]], ...]
 
 
 def axes_of(values: dict[str, Value], specs: dict[str, Spec]) -> tuple[Axes, dict[str, int]]:
-    """How the axes of inputs are named, and the size of each name.
+    """Names the axes of inputs, and finds the size of each name.
 
     Raises: ShapeError where axes of one name have two sizes.
     """

@@ -158,7 +158,7 @@ def rounded(y: Tensor, x: Tensor) -> Tensor:
 
 
 def ratio(new: Any, size: Any) -> float:
-    """How many times as long an axis becomes. Raises: ShapeError where it hangs on a variable."""
+    """Ratio of an axis's new size to its old. Raises: ShapeError where it hangs on a variable."""
     if not isinstance(new, UOp) and not isinstance(size, UOp):
         return float(new / size)
     most_new, most = [s.bounds[1] if isinstance(s, UOp) else s for s in (new, size)]

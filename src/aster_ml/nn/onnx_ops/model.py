@@ -56,7 +56,7 @@ def onnx_package() -> Any:
 
 @dataclass
 class Spec:
-    """What a graph says of a value: the number of its element type and its axes.
+    """Declaration of a value in a graph: the number of its element type, and its axes.
 
     An axis is a number, a name, or None. `shape` is None where nothing is said; `kind` is "tensor",
     "sequence", "optional" or "map".
@@ -99,7 +99,7 @@ class Node:
 
     @property
     def place(self) -> str:
-        """How messages name it."""
+        """Name in messages."""
         label = self.name or (self.outputs[0] if self.outputs else "")
         return f"node {label!r} ({self.kind})" if label else f"a node ({self.kind})"
 
@@ -124,7 +124,7 @@ class Graph:
     place: str = ""
 
     def free_names(self) -> set[str]:
-        """What it reads of the graphs around it."""
+        """Names that it reads of the graphs around it."""
         known = {*self.inputs, *self.initializers}
         free: set[str] = set()
         for node in self.nodes:
@@ -168,7 +168,7 @@ class Initializer:
 
     @property
     def place(self) -> str:
-        """How messages name it."""
+        """Name in messages."""
         return f"initializer {self.name!r}"
 
     def refuse(self, reason: str) -> None:
@@ -607,7 +607,7 @@ class Reader:
         return None
 
     def spec(self, proto: Any) -> Spec:
-        """What is said of a value. Raises FormatError for negative axes."""
+        """Reads the declaration of a value. Raises FormatError for negative axes."""
         kind, tp = "tensor", proto.type
         while tp.WhichOneof("value") in ("sequence_type", "optional_type"):
             kind = "sequence" if tp.WhichOneof("value") == "sequence_type" else "optional"

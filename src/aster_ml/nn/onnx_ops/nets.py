@@ -197,7 +197,7 @@ def conv_transpose(
 
 
 def ceil_pads(x: Tensor, p: Windows, ceil_mode: int) -> list[Any]:
-    """How much further the last window of each axis reaches, where it may."""
+    """Padding that the last window of each axis needs beyond the end, where it may."""
     extra = []
     for size, k, s, d, (b, a) in zip(x.shape[2:], p.kernel, p.strides, p.dilations, p.pairs):
         reach = d * (k - 1) + 1

@@ -60,11 +60,11 @@ class Recorded:
         return self.named(self.jit(*tensors))
 
     def named(self, found: Any) -> dict[str, Tensor]:
-        """What the recorded function returns, by name."""
+        """Names the results of the recorded function."""
         return dict(zip(self.outputs, [found] if len(self.outputs) == 1 else found))
 
     def next(self, inputs: dict[str, Any], tensors: list[Tensor]) -> Again | None:
-        """What answers calls with inputs like these, once there is a recording; else None."""
+        """Finds the recording for calls with inputs like these; None while there is none."""
         if self.again is None and self.is_plain and self.jit.captured is not None:
             self.again = Again.of(self, inputs, tensors)
             self.is_plain = self.again is not None

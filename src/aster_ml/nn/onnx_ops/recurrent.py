@@ -45,7 +45,7 @@ WITH_BETA = {"affine", "scaledtanh", "hardsigmoid"}
 
 
 class Layer:
-    """What RNN, GRU and LSTM share: directions, steps, sequences that end early."""
+    """Common part of RNN, GRU and LSTM: directions, steps, sequences that end early."""
 
     def __init__(
         self,

@@ -181,7 +181,7 @@ def rms_normalization(
 def simplified_layer_normalization(
     x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Tensor:
-    """What RMSNormalization was called before."""
+    """Computes RMSNormalization, under its earlier name."""
     return rms_normalization(x, scale, axis=axis, epsilon=epsilon, stash_type=stash_type)
 
 

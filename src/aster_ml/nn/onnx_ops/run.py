@@ -47,7 +47,7 @@ Scope = ChainMap[str, Value]
 
 
 class Call:
-    """What is around an operator while it runs: its node, and how to run graphs."""
+    """Context of an operator while it runs: its node, and how to run graphs."""
 
     def __init__(self, execution: Execution, node: Node, scope: Scope, given: Mapping[str, Any]):
         self.execution, self.node, self.scope, self.given = execution, node, scope, given
@@ -64,7 +64,7 @@ class Call:
 
     @property
     def results(self) -> int:
-        """How many outputs the node has."""
+        """Number of outputs of the node."""
         return len(self.node.outputs)
 
     def read(self, value: Value) -> Array:
@@ -92,7 +92,7 @@ class Call:
         return self.execution.tensor(value)
 
     def prepared(self, make: Callable[[], Any]) -> Any:
-        """What an operator makes of the attributes of its node, made once."""
+        """Makes a value from the attributes of the node, once."""
         if self.node.prepared is None:
             self.node.prepared = make()
         return self.node.prepared
@@ -299,7 +299,7 @@ class Execution:
 
 
 def nbytes(value: Value) -> int:
-    """How much memory a value takes."""
+    """Number of bytes of a value."""
     return (
         value.nbytes
         if isinstance(value, np.ndarray)

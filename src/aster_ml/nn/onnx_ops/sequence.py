@@ -55,7 +55,7 @@ def sequence_insert(
 
 @op("SequenceLength", raw=True)
 def sequence_length(values: list[Value]) -> Array:
-    """How many elements there are."""
+    """Number of elements of a sequence."""
     return np.asarray(len(values), np.int64)
 
 

@@ -34,7 +34,7 @@ def shape(data: Value, *, start: int = 0, end: int | None = None) -> Array:
 
 @op("Size", raw=True)
 def size(data: Value) -> Array:
-    """How many elements there are."""
+    """Number of elements."""
     return boxed(math.prod(shape_of(data)), None if is_symbolic(data) else np.int64)
 
 

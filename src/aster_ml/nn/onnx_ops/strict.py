@@ -36,7 +36,7 @@ RAW, TEXT_TYPE = "raw_data", 8
 
 
 def wrong_head(proto: Any, latest: int) -> str | None:
-    """What is wrong with the versions of a model; `latest` is that of the package."""
+    """Names what is wrong with a model's versions; `latest` is that of the package."""
     ir, domains = proto.ir_version, [item.domain for item in proto.opset_import]
     if not 1 <= ir <= latest:
         return f"ir_version is {ir}; 1 to {latest} are known"
@@ -54,7 +54,7 @@ def wrong_head(proto: Any, latest: int) -> str | None:
 
 
 def wrong_value(value: Any) -> str | None:
-    """What is wrong with what a graph says of a value."""
+    """Names what is wrong with the declaration of a value."""
     which = value.type.WhichOneof("value")
     if not value.name:
         return "it has no name"
@@ -69,7 +69,7 @@ def wrong_value(value: Any) -> str | None:
 
 
 def wrong_attributes(attributes: Any, schema: Any) -> str | None:
-    """What is wrong with the attributes of a node, by what its operator's schema says of them."""
+    """Names what is wrong with the attributes of a node, by its operator's schema."""
     names = Counter([item.name for item in attributes])
     for item in attributes:
         if not item.name:
@@ -89,7 +89,7 @@ def wrong_attributes(attributes: Any, schema: Any) -> str | None:
 
 
 def wrong_attribute(item: Any) -> str | None:
-    """What is wrong with an attribute by itself."""
+    """Names what is wrong with an attribute by itself."""
     there = [name for name in SINGLE if item.HasField(name)]
     there += [name for name in FIELDS.values() if name not in SINGLE and len(getattr(item, name))]
     if item.ref_attr_name:
@@ -104,7 +104,7 @@ def wrong_attribute(item: Any) -> str | None:
 
 
 def wrong_data(tensor: Any) -> str | None:
-    """What is wrong with where a tensor has its elements."""
+    """Names what is wrong with the place of a tensor's elements."""
     there = [name for name in DATA_FIELDS if len(getattr(tensor, name))]
     there += [RAW] if tensor.HasField(RAW) else []
     if tensor.data_location == 1:

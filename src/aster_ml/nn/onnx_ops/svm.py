@@ -31,7 +31,7 @@ def table(values: Floats | None, rows: int, name: str) -> Array:
 
 
 def kernel(x: Tensor, other: Array, kind: str, params: Floats | None) -> Tensor:
-    """How near each row of x [rows, features] is to each row of `other`: [rows, others]."""
+    """Computes the kernel of each row of x [rows, features] and each of `other`: [rows, others]."""
     gamma, coef0, degree = [*(params or []), 0.0, 0.0, 0.0][:3]
     if other.shape[1] != x.shape[1]:
         raise ShapeError(f"rows of {other.shape[1]} features are wanted, given {list(x.shape)}")
@@ -110,7 +110,7 @@ def pairs_of(classes: int) -> list[tuple[int, int]]:
 
 
 def votes_of(scores: Tensor, classes: int) -> Tensor:
-    """How many other classes each class wins against: [rows, classes]."""
+    """Counts the classes that each class wins against: [rows, classes]."""
     first = np.zeros((len(pairs_of(classes)), classes), np.int32)
     second = first.copy()
     for at, (i, j) in enumerate(pairs_of(classes)):

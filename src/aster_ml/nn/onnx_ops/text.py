@@ -45,7 +45,7 @@ def string_split(
 
 @on_host("RegexFullMatch")
 def regex_full_match(x: Array, *, pattern: str | None = None) -> Array:
-    """Whether each text is wholly of a pattern."""
+    """Tests whether each text matches a pattern wholly."""
     try:
         wanted = re.compile(pattern or "")
     except re.error as error:
@@ -91,7 +91,7 @@ def tf_idf_vectorizer(
     pool_strings: list[str] | None = None,
     weights: list[float] | None = None,
 ) -> Array:
-    """How often each of a list of runs of words (with gaps) is there, weighted."""
+    """Counts each of a list of runs of words (with gaps), weighted."""
     pool: list[Any] = list(pool_strings or pool_int64s or [])
     grams: dict[tuple[Any, ...], int] = {}
     ends = [*ngram_counts[1:], len(pool)]

@@ -91,7 +91,7 @@ class Forest:
         return at
 
     def fold(self, x: Tensor, how: int) -> Tensor:
-        """What the leaves say of each row, [rows, targets]: their mean, sum, least or greatest."""
+        """Folds the leaves of each row, [rows, targets]: mean, sum, least or greatest."""
         rows, trees, targets = x.shape[0], len(self.roots), self.votes.shape[1]
         if not trees or not rows:
             return Tensor.zeros((rows, targets), dtype=x.dtype, device=x.device)

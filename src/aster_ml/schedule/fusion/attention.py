@@ -39,7 +39,7 @@ class Attention(NamedTuple):
 
 
 class Factor(NamedTuple):
-    """What a product multiplies: its value before it is made wider, and the nodes above that."""
+    """Factor of a product: its value before it is made wider, and the nodes above that."""
 
     value: UOp
     above: tuple[UOp, ...]
@@ -177,7 +177,7 @@ def slope_at(
 
 
 def powers_of(mixed: list[Factor], inside: set[UOp]) -> UOp | None:
-    """What is rounded and multiplied with memory, of the factors of a product."""
+    """Finds the exponentials: the factor of a product that is rounded and meets memory."""
     found = [f.value for f in mixed if f.value in inside]
     return found[0].src[0] if len(found) == 1 and found[0].op is Ops.CAST else None
 
@@ -188,7 +188,7 @@ def fits(width: object) -> bool:
 
 
 def below(u: UOp) -> Iterable[UOp]:
-    """What a value is made of by arithmetic and views, and what that is made of."""
+    """Lists the sources of a value that arithmetic and views lead to, and their sources."""
     seen = {u: None}
     stack = [u]
     while stack:
@@ -223,7 +223,7 @@ def factors_of(u: UOp, attends: frozenset[str]) -> list[Factor]:
 
 
 def climb(scores: UOp, readers: Readers, top: UOp) -> tuple[set[UOp], list[UOp], list[UOp]] | None:
-    """What is made of scores, the sums that this ends in, and what is kept of each row for others.
+    """Follows scores upwards to nodes made of them, the sums at their end, and row values kept.
 
     None where it ends elsewhere.
     """

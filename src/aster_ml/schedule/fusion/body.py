@@ -272,7 +272,7 @@ class Body:
                 self.forced.add(u)
 
     def laid_out_alike(self, value: UOp) -> UOp:
-        """What has the same elements in the same order below the views of a value.
+        """Takes off views that keep all elements in the same order.
 
         Views that lead elsewhere, and views of memory, are left as they are.
         """

@@ -33,7 +33,7 @@ def without_crowds(body: UOp, planner: StagePlanner, limits: dict[str, int]) -> 
 
 
 def buffers_of(stored: Materialized) -> int:
-    """How many buffers the kernel of a stored value has."""
+    """Counts the buffers of the kernel of a stored value."""
     assert stored.value is not None
     return 1 + sum([u.op is Ops.PARAM for u in toposort(stored.value)])
 

@@ -157,7 +157,7 @@ class StagePlanner(Decisions, Expressions):
         return use
 
     def pass_movement(self, u: UOp, use: Use) -> None:
-        """How what a view shows is read when the view is read so."""
+        """Derives how a view's source is read from how the view is read."""
         reading, source, op = use.reading, u.src[0], u.op
         if op is PAD:
             # It depends on what is below it too.
@@ -191,7 +191,7 @@ class StagePlanner(Decisions, Expressions):
         return self.way(idxs, valid, way.nest, way.summed, share)
 
     def pass_on(self, u: UOp, use: Use) -> None:
-        """How the sources of `u`, no view, are read when `u` is read so."""
+        """Derives how the sources of `u`, no view, are read from how `u` is read."""
         op, reading = u.op, use.reading
         if op is REDUCE:
             whole = u.src[0].shape

@@ -296,7 +296,7 @@ class Decisions(Body):
         return self.costs[u][1] > 0 or self.costs[u][0] >= 2 * ASSUMED.store_and_load
 
     def times(self, r: Reading) -> int:
-        """How often a value read so is computed.
+        """Counts how often a value read so is computed.
 
         Loops that it does not depend on and that run inside of those that it does, do not repeat
         it: it is computed before them.

@@ -73,7 +73,7 @@ def is_view(u: UOp) -> bool:
 
 
 def nbytes_read(u: UOp) -> int:
-    """How many bytes of memory a view shows, what it repeats counted once."""
+    """Counts the bytes of memory that a view shows; bytes that it repeats count once."""
     least = None
     while True:
         if all_int(u.shape):

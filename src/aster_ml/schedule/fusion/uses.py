@@ -27,7 +27,7 @@ READ_IN_PLACE = frozenset({Ops.PARAM, Ops.CONST, Ops.AFTER, *MOVEMENT, Ops.DETAC
 
 
 class AccessPath:
-    """How something is read, whoever reads it: at `idxs`, where `valid` holds.
+    """Path of a read, whoever reads: at `idxs`, where `valid` holds.
 
     `nest` are the ranges of all loops around the reading, which take so many `turns`. `summed` says
     that a sum reads it through nothing but movement. Of so many turns of the loops as `share` says,
@@ -66,7 +66,7 @@ class AccessPath:
 
 
 class Reading:
-    """How a node is read: by the stored value `root`, in a way, after some STOREs.
+    """Read of a node by the stored value `root`, in a way, after some STOREs.
 
     A body (`Body.reading`) has one object for equal readings.
     """

@@ -49,7 +49,7 @@ Touched = tuple[set[int], set[int]]
 
 @dataclass(eq=False)
 class Facts:
-    """What a kernel touches: the form of each index, by slot; of loads, what gates let through."""
+    """Accesses of a kernel: the form of each index, by slot; of loads, what gates let through."""
 
     ranges: frozenset[UOp]
     places: dict[int, Form]
@@ -125,7 +125,7 @@ class Runs:
         return found
 
     def facts(self, draft: Draft) -> Facts:
-        """What a draft touches; not `plain` where it cannot be part of a run."""
+        """Collects the accesses of a draft; not `plain` where it cannot be part of a run."""
         found = self.known.get(draft)
         if found is not None:
             return found
@@ -244,7 +244,7 @@ class Runs:
         return sorted(draft.ranges, key=lambda r: -form.terms.get(r, 0))
 
     def deepest(self, slot: int, outer: list[UOp]) -> int:
-        """How many of a kernel's ranges a run may go over: no more than make parts small."""
+        """Counts the ranges of a kernel that a run may go over: no more than make parts small."""
         nbytes, count = self.nbytes(slot), 0
         while count < len(outer) - 1 and (count == 0 or not is_small(nbytes)):
             nbytes //= size_of(outer[count])

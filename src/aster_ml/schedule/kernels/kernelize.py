@@ -135,7 +135,7 @@ class Splitter:
         )
 
     def reads_of(self, slot: int, after: Happened) -> list[Read]:
-        """What reading a slot reads: it, and the memory that it only shows."""
+        """Lists what a read of a slot reads: the slot, and the memory that it only shows."""
         return [(slot, after), *self.shown.get(slot, ())]
 
     def draft_view(self, stored: Materialized) -> None:
@@ -196,7 +196,7 @@ class Splitter:
             self.copy_instead(self.drafts[-1])
 
     def below_effects(self, u: UOp) -> UOp:
-        """What is below effects that follow on one another."""
+        """Takes off effects that follow on one another."""
         found = self.under.get(u.src[0], u.src[0])
         while found.op is Ops.AFTER:
             found = found.src[0]
@@ -246,7 +246,7 @@ class Splitter:
         self.drafts.extend([first, second])
 
     def walk(self, exprs: tuple[UOp, ...]) -> Walk:
-        """What stands in expressions, remembered: those of layers that are alike are the same."""
+        """Walks expressions once and remembers the result: layers that are alike share one."""
         found = self.walks.get(exprs)
         if found is None:
             found = self.walks[exprs] = Walk(exprs)

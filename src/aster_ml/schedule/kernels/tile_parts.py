@@ -81,7 +81,7 @@ class Run:
 
     @property
     def shared(self) -> int:
-        """How many axes, of the outer ones, threads can share out, as no kernel sums over them."""
+        """Number of outer axes that threads can share out, as no kernel sums over them."""
         return min([i for d in self.inside for i in self.summed(d)], default=len(self.axes))
 
 
@@ -187,7 +187,7 @@ def fits(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
 
 
 def share(run: Run) -> float:
-    """How much of the time of threads has a part; those that a kernel sums over are for one."""
+    """Share of the threads' time that a part takes; one that a kernel sums over has one thread."""
     counts = [*run.sizes[:-1], ceildiv(run.sizes[-1], run.rows)]
     parts: int = prod(counts[: run.shared])
     return parts / int(round_up(parts, run.workers))

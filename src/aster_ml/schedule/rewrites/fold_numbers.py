@@ -115,7 +115,7 @@ class Folder:
         return evaluate(u.op, u.dtype, operands, [s.dtype for s in u.src])
 
     def negated(self, u: UOp) -> UOp | None:
-        """What `u` is the negative of."""
+        """Finds the value of which `u` is the negative."""
         if u.op is NEG:
             return u.src[0]
         if u.op is MUL:
@@ -172,7 +172,7 @@ class Folder:
 
 
 def number_of(root: UOp) -> Any:
-    """What a few nodes of numbers alone come to everywhere; None for any other value."""
+    """Evaluates a few nodes of numbers that are equal everywhere; None for any other value."""
     found: dict[UOp, None] = {}
     stack = [root]
     while stack:

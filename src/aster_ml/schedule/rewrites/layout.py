@@ -45,7 +45,7 @@ def order_of_axes(u: UOp, ways: Iterable[AccessPath]) -> tuple[int, ...] | None:
 
 
 def role_of(idx: UOp) -> str:
-    """What a reading does along an axis: "sum" over it, or over a "window" that results move."""
+    """Role of an axis in a read: "sum" over it, or over a "window" that results move."""
     sums = [r for r in idx.ranges if r.arg.kind is AxisType.REDUCE]
     if idx.op is Ops.RANGE:
         return "sum" if sums else "along"

@@ -21,7 +21,7 @@ def has_narrow_products(work: Work) -> bool:
 
 
 def pad_before_widening(body: UOp, order: list[UOp], work: Work) -> UOp:
-    """What tensor cores multiply is padded as narrow as it is."""
+    """Pads operands of tensor cores before they are made wider."""
 
     def swap(old: UOp, u: UOp) -> UOp:
         cast = u.src[0]

@@ -37,7 +37,7 @@ def gather_before_storing(body: UOp, order: list[UOp], work: Work) -> UOp:
 
 
 class Picking:
-    """What a gather of some shape reads, node by node."""
+    """Nodes that a gather of some shape reads."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape

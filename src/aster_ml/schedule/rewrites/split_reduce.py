@@ -89,7 +89,7 @@ def is_shared_badly(kept: int, length: int, shared: Workers) -> bool:
 
 
 def sides_of_product(u: UOp) -> tuple[int, int] | None:
-    """How many results of a sum of products lie along axes that one factor has alone, for both."""
+    """Counts the results along axes of each factor alone, for both factors of a sum of products."""
     x = u.src[0]
     if u.arg.op is not Ops.ADD or x.op is not Ops.MUL:
         return None
@@ -196,5 +196,5 @@ def parts_of(size: int, workers: int) -> int:
 
 
 def waiting(parts: int, workers: int) -> float:
-    """How many times as long so many parts take as they would if they were shared out evenly."""
+    """Ratio of the time of so many parts to that of parts shared out evenly."""
     return float(round(ceildiv(parts, workers) * workers / parts, 1))

@@ -35,7 +35,7 @@ def stacked_axes(u: UOp) -> list[int]:
 
 
 def stacked_size(u: UOp, axes: list[int]) -> int:
-    """How many elements the rows of a PAD have along these axes, which are stacks."""
+    """Counts the elements of the rows of a PAD along these axes, which are stacks."""
     return int(prod([u.shape[axis] for axis in axes]))
 
 

@@ -11,7 +11,7 @@ from aster_ml.torch_backend.aten.registry import aten
 
 
 def names_by_mask(node: Any) -> str | None:
-    """How many elements a mask names is known when it has been computed."""
+    """Says that the elements a mask names are counted only once it has been computed."""
     indices = [i for i in node.args[1] if i is not None]
     return "a mask" if any(not i.meta["val"].dtype.is_signed for i in indices) else None
 
@@ -75,7 +75,7 @@ def embedding(
 
 @aten("embedding_dense_backward")
 def embedding_backward(grad: Tensor, places: Tensor, count: int, padding: int, scaled: bool) -> Any:
-    """What each row of the weight is given; that of `padding` nothing."""
+    """Adds up the gradient of each row of the weight; that of `padding` is 0."""
     width = grad.shape[-1]
     if padding >= 0:
         grad = places.eq(padding).unsqueeze(-1).where(0, grad)

@@ -83,13 +83,13 @@ def floor_divide(x: Tensor, y: Any) -> Any:
 
 @aten("remainder.Tensor", "remainder.Scalar", casts="out", refuses=lambda node: no_floor(node))
 def remainder(x: Tensor, y: Any) -> Any:
-    """What is left of the quotient rounded down."""
+    """Remainder of the quotient rounded down."""
     return x % y
 
 
 @aten("fmod.Tensor", "fmod.Scalar", casts="out", refuses=lambda node: no_floor(node))
 def fmod(x: Tensor, y: Any) -> Any:
-    """What is left of the quotient rounded towards zero."""
+    """Remainder of the quotient rounded towards zero."""
     return x - x.div(y, rounding_mode="trunc") * y
 
 
@@ -182,25 +182,25 @@ def hardtanh(x: Tensor, low: float = -1.0, high: float = 1.0) -> Any:
 
 @aten("logical_not")
 def logical_not(x: Tensor) -> Any:
-    """Whether it is 0."""
+    """Tests whether each element is 0."""
     return x.bool().logical_not()
 
 
 @aten("logical_and")
 def logical_and(x: Tensor, y: Tensor) -> Any:
-    """Whether neither is 0."""
+    """Tests whether neither is 0."""
     return x.bool() & y.bool()
 
 
 @aten("logical_or")
 def logical_or(x: Tensor, y: Tensor) -> Any:
-    """Whether one is not 0."""
+    """Tests whether at least one is not 0."""
     return x.bool() | y.bool()
 
 
 @aten("logical_xor")
 def logical_xor(x: Tensor, y: Tensor) -> Any:
-    """Whether one alone is 0."""
+    """Tests whether exactly one is 0."""
     return x.bool() ^ y.bool()
 
 

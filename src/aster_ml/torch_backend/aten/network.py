@@ -83,7 +83,7 @@ def max_pool_backward(
     grad: Tensor, x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any,
     ceil_mode: bool, places: Tensor,
 ) -> Any:  # fmt: skip
-    """What each element of x is given: the gradients of the windows in which it is the greatest."""
+    """Adds up the gradient of each element of x: of the windows in which it is the greatest."""
     lead, count = prod(x.shape[:-2]), prod(x.shape[-2:])
     found = prod(grad.shape[-2:])
     zeros = Tensor.zeros(lead, count, dtype=grad.dtype, device=DEVICE)
@@ -115,7 +115,7 @@ def avg_pool_backward(
     grad: Tensor, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: bool,
     count_include_pad: bool, divisor: Any = None,
 ) -> Any:  # fmt: skip
-    """What each element of x is given: its shares of the windows that it is in."""
+    """Adds up the gradient of each element of x: its shares of the windows that it is in."""
     y = avg_pool(x, kernel, stride, padding, ceil_mode, count_include_pad)
     return y.gradient(x, gradient=grad)[0]
 
@@ -138,7 +138,7 @@ def adaptive_avg_pool(x: Tensor, size: Any) -> Any:
 
 @aten("_adaptive_avg_pool2d_backward")
 def adaptive_avg_pool_backward(grad: Tensor, x: Tensor) -> Any:
-    """What each element of x is given: its shares of the parts that it is in."""
+    """Adds up the gradient of each element of x: its shares of the parts that it is in."""
     rows = shares(x.shape[-2], grad.shape[-2], grad)
     columns = shares(x.shape[-1], grad.shape[-1], grad)
     return rows.transpose(0, 1).matmul(grad).matmul(columns)

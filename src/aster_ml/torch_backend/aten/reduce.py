@@ -84,13 +84,13 @@ def argmin(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
 
 @aten("any", "any.dim", "any.dims")
 def any_(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """Whether one is not 0."""
+    """Tests whether any element is not 0."""
     return x.bool().any(axes_of(dim), keepdim=keepdim)
 
 
 @aten("all", "all.dim", "all.dims")
 def all_(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """Whether none is 0."""
+    """Tests whether no element is 0."""
     return x.bool().all(axes_of(dim), keepdim=keepdim)
 
 

@@ -142,7 +142,7 @@ def render_node(u: UOp, parts: list[Piece]) -> Piece:
 
 
 def negated(u: UOp, piece: Piece) -> str | None:
-    """What is subtracted when `u` is added; None when `u` is not negative by its looks."""
+    """Text of what is subtracted when `u` is added; None when `u` does not look negative."""
     if u.op is Ops.CONST and u.dtype is not dtypes.bool and u.arg < 0:
         return repr(-u.arg)
     if u.op is Ops.MUL and u.src[1].op is Ops.CONST and u.src[1].arg == -1:

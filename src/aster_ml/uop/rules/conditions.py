@@ -177,7 +177,7 @@ class Interval(NamedTuple):
 
 
 def interval_of(u: UOp) -> Interval | None:
-    """What a comparison of an index expression with a constant says of the expression."""
+    """Interval of an index expression that is compared with a constant."""
     if u.op not in (Ops.CMPLT, Ops.CMPEQ) or u.src[0].dtype is not INDEX:
         return None
     x, y = u.src

@@ -92,7 +92,7 @@ class Form:
         return Form(terms, self.const + other.const * factor)
 
     def size(self) -> int:
-        """How many summands there are, the constant among them."""
+        """Number of summands, the constant among them."""
         return len(self.terms) + (self.const != 0)
 
     def gcd(self) -> int:

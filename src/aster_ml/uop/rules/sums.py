@@ -26,7 +26,7 @@ DIVMOD = PatternMatcher(DIVMOD_RULES)
 
 
 def divisions_in(form: Form) -> int:
-    """How many divisions and remainders stand among the factors."""
+    """Counts the divisions and remainders among the factors."""
     return sum([f.op in DIVISIONS for t in form.terms for f in factors_of(t)])
 
 

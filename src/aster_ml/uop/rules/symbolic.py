@@ -116,7 +116,7 @@ def simplify_all(uops: Iterable[UOp]) -> list[UOp]:
 
 
 def with_simple(u: UOp, found: UOp) -> UOp:
-    """What `simplify` has made of a node, which is kept with it."""
+    """Keeps the result of `simplify` with its node."""
     # The node itself is not kept in itself: it would never be dropped.
     found._simple = None
     if found is not u:
@@ -349,7 +349,7 @@ def is_plain(form: Form) -> bool:
 
 
 def plain_strides(u: UOp) -> dict[UOp, int] | None:
-    """What `affine_form` says of all ranges in a sum of ranges of known size alone; else None."""
+    """Strides that `affine_form` finds in a sum of ranges of known size alone; else None."""
     strides: dict[UOp, int] = {}
     stack = [(u, 1)]
     left = SHORT_WALK
@@ -376,7 +376,7 @@ def plain_strides(u: UOp) -> dict[UOp, int] | None:
 
 
 def stride_of(u: UOp, r: UOp) -> int | None:
-    """What one step of the range adds to an index: 0 without it, None where it is not affine."""
+    """Change of an index by one step of the range: 0 without it, None where it is not affine."""
     if r not in u.ranges:
         return 0
     u, r = simplify_all([u, r])
@@ -390,7 +390,7 @@ def stride_of(u: UOp, r: UOp) -> int | None:
 
 
 def cost_of(u: UOp) -> int:
-    """How much work an expression is; divisions dominate."""
+    """Cost of an expression; divisions dominate."""
     return sum([COSTS.get(x.op, 2 if x.src else 0) for x in toposort(u)])
 
 
@@ -474,7 +474,7 @@ def simplify_given(u: UOp, valid: UOp) -> UOp:
 
 
 def below_choices(u: UOp) -> set[UOp]:
-    """What stands below a division, comparison or choice: there alone narrower bounds can help."""
+    """Nodes below a division, comparison or choice: there alone narrower bounds can help."""
     return set(toposort(*[s for x in toposort(u) if x.op in CHOICES for s in x.src]))
 
 

@@ -1,4 +1,4 @@
-"""What the tables of all stages share: rules, what these ask of a node, and asking them of nodes.
+"""Checks nodes by tables of rules: the part that the tables of all stages share.
 
 Receives nodes and a table of rules, op -> what a node of it keeps; raises InternalError for the
 first node that does not. Which rules hold where is in the tables.
