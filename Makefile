@@ -2,7 +2,7 @@
 #
 #   make PYTHON=python3.12 demo     another Python (3.11 or later)
 #   make BIN=.venv/Scripts test     where a virtual environment keeps its programs on Windows
-#   make TESTS=tests/unit test      part of the tests
+#   make TESTS=tests/core test      part of the tests
 #
 # Only POSIX make is asked for. An empty file .venv/.NAME says that step NAME is done and newer than
 # what it depends on, so a second call goes straight to the work.
@@ -13,13 +13,16 @@ VENV = .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WORKERS = 2
-TESTS = tests
+# The core and the library; programs have a target of their own, and so have stand-ins for GPUs.
+TESTS = tests/core tests/library tests/conformance tests/fuzz tests/lint
 # What `make test-narrow` runs again as on a processor with narrower SIMD and an odd number of cores.
-NARROW_TESTS = tests/backend tests/fuzz tests/unit/codegen tests/unit/jit tests/unit/renderer \
-	tests/unit/runtime/test_cpu*.py tests/unit/schedule
+NARROW_TESTS = tests/conformance tests/fuzz tests/core/codegen tests/core/jit tests/core/renderer \
+	tests/core/runtime/test_cpu*.py tests/core/schedule
 # Extras that `make test` installs; `test,opencl,parity` adds OpenCL and the PyTorch comparisons.
 TEST_EXTRAS = test
 PYTEST_ARGS =
+# A worker that is done takes tests from another.
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 PARITY_ARGS =
 # Extras for `make bench`; `bench` brings PyTorch as a peer. BENCH_ARGS='--help' lists what there is.
 BENCH_EXTRAS = demo
@@ -44,7 +47,9 @@ help:
 	@echo "make lessons run the eight lessons and check their solutions"
 	@echo "make llm     fetch a small language model and ask it a question"
 	@echo "make finetune  teach it a format of its own, in minutes"
-	@echo "make test    run the tests with $(WORKERS) workers"
+	@echo "make test    run the tests of core and library with $(WORKERS) workers"
+	@echo "make test-programs  the tests of programs: llm, finetune, onnx, torch, export, viz, compat"
+	@echo "make test-gpu  the tests that run kernels for GPUs on the CPU"
 	@echo "make test-slow  tests that take ten seconds and more"
 	@echo "make test-narrow  a part of them with AVX2 at most and three threads"
 	@echo "make viz-test  the visualiser's page in headless Chromium"
@@ -86,51 +91,61 @@ finetune: $(VENV)/.llm
 
 .PHONY: test
 test: $(VENV)/.test-$(TEST_EXTRAS)
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(PYTEST_ARGS) $(TESTS)
+	$(PYTEST) -m "not slow and not standin" $(PYTEST_ARGS) $(TESTS)
+
+.PHONY: test-programs
+test-programs: $(VENV)/.test-$(TEST_EXTRAS)
+	$(PYTEST) -m "not slow and not standin" $(PYTEST_ARGS) tests/programs
+
+# Kernels for CUDA and Metal as C++ on the CPU: after a change of codegen/gpu, of a renderer or
+# runtime of theirs, of tests/shim.
+.PHONY: test-gpu
+test-gpu: $(VENV)/.test-$(TEST_EXTRAS)
+	$(PYTEST) -m "not slow and standin" $(PYTEST_ARGS) tests
 
 # Those that take ten seconds and more.
 .PHONY: test-slow
 test-slow: $(VENV)/.test-$(TEST_EXTRAS)
-	$(BIN)/python -m pytest -n $(WORKERS) -m slow $(PYTEST_ARGS) $(TESTS)
+	$(PYTEST) -m slow $(PYTEST_ARGS) tests
 
 .PHONY: test-narrow
 test-narrow: $(VENV)/.test-$(TEST_EXTRAS)
-	ISA=avx2 THREADS=3 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(PYTEST_ARGS) $(NARROW_TESTS)
+	ISA=avx2 THREADS=3 $(PYTEST) -m "not slow and not standin" $(PYTEST_ARGS) $(NARROW_TESTS)
 
 # Generators with an oracle, at length: FUZZ=n draws n cases of each, FUZZ_SEED=n begins at n.
 .PHONY: fuzz
 fuzz: $(VENV)/.parity
-	FUZZ=$${FUZZ:-large} $(BIN)/python -m pytest -n $(WORKERS) --timeout 0 $(PYTEST_ARGS) tests/fuzz
+	FUZZ=$${FUZZ:-large} $(PYTEST) --timeout 0 $(PYTEST_ARGS) tests/fuzz tests/programs/fuzz
 
 # The conformance suite of OPENCL on Oclgrind, which Debian has: data races, divergent barriers.
 .PHONY: oclgrind
 oclgrind: $(VENV)/.test-$(TEST_EXTRAS)
-	$(BIN)/python -m tests.backend.oclgrind
+	$(BIN)/python -m tests.conformance.oclgrind
 
 # All node tests of the package onnx; models that travel in wheels, beside onnxruntime, one thread.
 .PHONY: onnx
 onnx: $(VENV)/.onnx
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) tests/onnx
-	THREADS=1 $(BIN)/python -m tests.onnx.real_models | tee tests/onnx/models.txt
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) tests/programs/onnx
+	THREADS=1 $(BIN)/python -m tests.programs.onnx.real_models | tee tests/programs/onnx/models.txt
 	$(BIN)/python tools/make_onnx_doc.py
 
 # torch.compile with Aster's backend: models of the package transformers and others, then CPU time.
 .PHONY: torch-compile
 torch-compile: $(VENV)/.parity
-	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/unit/torch_backend tests/models/test_torch_compile.py
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/programs/torch_backend tests/programs/models/test_torch_compile.py
 	$(BIN)/python -m benchmarks.torch_compile
 
 # Ordinary lines with many packages, memory shared both ways, the array API.
 .PHONY: interop
 interop: $(VENV)/.interop
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) tests/interop
-	$(BIN)/python -m tests.interop.figures | tee tests/interop/figures.txt
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) tests/library/interop
+	$(BIN)/python -m tests.library.interop.figures | tee tests/library/interop/figures.txt
 	$(BIN)/python -m tools.make_interop_doc
 
 # The array API's own suite, from a clone: ARRAY_API_TESTS=folder, or fetched into build/.
 .PHONY: array-api
 array-api: $(VENV)/.interop
-	$(BIN)/python -m tests.interop.array_api_suite $(ARRAY_API_ARGS)
+	$(BIN)/python -m tests.library.interop.array_api_suite $(ARRAY_API_ARGS)
 
 .PHONY: bench
 bench: $(VENV)/.bench-$(BENCH_EXTRAS)
@@ -143,7 +158,7 @@ parity: $(VENV)/.parity
 # The visualiser's page in headless Chromium, which Debian has; CHROMIUM=path names another.
 .PHONY: viz-test
 viz-test: $(VENV)/.viz
-	$(BIN)/python -m pytest -m viz $(PYTEST_ARGS) tests/viz
+	$(BIN)/python -m pytest -m viz $(PYTEST_ARGS) tests/programs/viz
 
 # Conformance on drivers that are programs: llvmpipe, which Debian has, and Chromium's SwiftShader.
 .PHONY: webgpu-test
@@ -154,20 +169,20 @@ webgpu-test: $(VENV)/.webgpu
 # CUDA C++ run by fibers on the CPU: the conformance suite and random programs.
 .PHONY: gpu-shim
 gpu-shim: $(VENV)/.test-$(TEST_EXTRAS)
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) -k "CUDA or METAL" tests/backend \
-		tests/unit/renderer/test_random.py
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) -k "CUDA or METAL" tests/conformance \
+		tests/core/renderer/test_random.py
 
 .PHONY: browser-test
 browser-test: $(VENV)/.viz
-	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/backend/test_browser_conformance.py
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/conformance/test_browser_conformance.py
 
 # The digits as C, WebAssembly and a page, compared with the CPU device; then all tests of pages.
 .PHONY: export
 export: $(VENV)/.viz
 	$(PIP) -e '.[demo]'
 	$(PIP) --no-deps $(DIGITS)
-	$(BIN)/python -m tests.apps.export.digits build/export
-	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/apps/export
+	$(BIN)/python -m tests.programs.export.digits build/export
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/programs/export
 # NVRTC and ptxas on the kernels of networks, without a card: registers, spills.
 .PHONY: gpu-compile
 gpu-compile: $(VENV)/.cuda
@@ -270,7 +285,7 @@ $(VENV)/.docs: $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[docs]'
 	touch $@
 
-WEBGPU_TESTS = tests/backend tests/unit/renderer/test_wgsl.py tests/unit/runtime/test_webgpu.py \
+WEBGPU_TESTS = tests/conformance tests/core/renderer/test_wgsl.py tests/core/runtime/test_webgpu.py \
 	tests/fuzz/test_fuzz_webgpu.py
 SWIFTSHADER = /usr/lib/chromium/vk_swiftshader_icd.json
 # llvmpipe is installed where that can be done; without any driver the tests skip, and say so.

@@ -23,7 +23,7 @@ from aster_ml.uop.print.text import to_text
 from aster_ml.uop.rewrite import graph_rewrite
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests/ of this clone
-from tests.rules.instances import fired_instances
+from tests.core.rules.instances import fired_instances
 
 # %% 1. How many kernels is a layer?
 #
@@ -220,7 +220,7 @@ with Context(CACHE=0):
 passes.BEFORE_OPTS = passes.BEFORE_OPTS[:-1]
 
 # To keep such a rule, it goes into a table of src/aster_ml/uop/rules with `rewrite:` and `why:` in
-# its docstring, and tests/rules tries it from then on. docs/guide has the way of a whole new op.
+# its docstring, and tests/core/rules tries it from then on. docs/guide has the way of a whole new op.
 
 # %% 9. Schedules of your own
 #

@@ -103,7 +103,7 @@ print([step(Tensor([float(i)] * 4, device="LESSON").realize()).item() for i in r
 
 environment = {**os.environ, "CONFORMANCE_DEVICE": f"LESSON={HERE / 'custom_device.py'}"}
 environment.pop("VIZ", None)  # a picture is wanted of this program, not of the suite
-suite = HERE.parent / "tests" / "backend" / "test_tensor_conformance.py"
+suite = HERE.parent / "tests" / "conformance" / "test_tensor_conformance.py"
 command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(suite)]
 done = subprocess.run(
     command, capture_output=True, text=True, check=False, env=environment, cwd=HERE.parent

@@ -4,6 +4,7 @@ names what was skipped and what would make it run.
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import random
@@ -69,7 +70,7 @@ pytest_plugins = ["tests.cpu_times"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--update-golden` writes the golden files anew; their diff is then for a person to read."""
-    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")
+    parser.addoption("--update-golden", action="store_true", help="write tests/core/golden anew")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -85,6 +86,26 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """The session's cache folder goes with the session."""
     if SESSION_CACHE:
         shutil.rmtree(SESSION_CACHE, ignore_errors=True)
+
+
+# Names of devices that are stand-ins, as parameters of the conformance suite have them.
+STAND_INS = re.compile(r"CUDA|METAL")
+# Suites of all devices, of which few are stand-ins.
+FOR_ALL = ("test_alu_conformance.py", "test_tensor_conformance.py")
+
+
+@functools.cache
+def imports_stand_ins(path: Path) -> bool:
+    """Whether a file imports tests/shim."""
+    return bool(re.search(r"^from tests\.shim", path.read_text(encoding="utf-8"), re.M))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that run kernels for GPUs on the CPU."""
+    for item in items:
+        of_all = item.path.name in FOR_ALL
+        if imports_stand_ins(item.path) and (not of_all or STAND_INS.search(item.name)):
+            item.add_marker("standin")
 
 
 @pytest.fixture(autouse=True)
@@ -135,11 +156,11 @@ def checked_graphs() -> Iterator[None]:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """`golden("relu.ir", text)` asserts that `text` is what tests/golden/relu.ir has."""
+    """`golden("relu.ir", text)` asserts that `text` is what tests/core/golden/relu.ir has."""
     update = request.config.getoption("--update-golden")
 
     def check_golden(name: str, text: str) -> None:
-        path = Path(__file__).parent / "golden" / name
+        path = Path(__file__).parent / "core" / "golden" / name
         if update:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8", newline="\n")

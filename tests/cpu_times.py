@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-DEPTH = 3  # folders of a test's path that rows of the summary keep: tests/unit/codegen
+DEPTH = 3  # folders of a test's path that rows of the summary keep: tests/core/codegen
 
 
 def spent() -> float:

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from aster_ml.apps.llm import listening
 from aster_ml.apps.llm.template import ChatTemplate
 from aster_ml.errors import AsterError
-from tests.apps.llm.template_attacks import attacks
+from tests.programs.llm.template_attacks import attacks
 from tools.soak_llm import free_port, wait_for
 
 CONTEXT, SLOTS = 512, 4

@@ -5,7 +5,7 @@
 Each case makes a function for `n` things. A process of its own runs it twice, once under a profiler
 that counts calls (those of built-in functions included) and once for time and memory: the first
 call, and one after it. Twice the things are to cost at most 2.3 times as much (`MOST`); a walk over
-all there is for each of n things shows as a factor near 4. `tests/unit/test_cost_growth.py` asserts
+all there is for each of n things shows as a factor near 4. `tests/core/test_cost_growth.py` asserts
 the same of the calls, for fewer things.
 """
 

@@ -31,16 +31,16 @@ RAN = {
     "CPU": Ran("", "x86-64 with AVX2 and AVX-512", "", "`make test`, `make test-narrow`"),
     "CUDA": Ran(
         "cuda", "nobody yet", "a driver library of the tests; kernels by fibers on the CPU",
-        "`tests/unit/runtime/test_cuda.py`, `tests/backend/test_cuda_conformance.py`",
+        "`tests/core/runtime/test_cuda.py`, `tests/conformance/test_cuda_conformance.py`",
     ),
     "METAL": Ran(
         "", "nobody yet",
         "libraries of the tests for Objective-C and Metal; kernels by fibers on the CPU",
-        "`tests/unit/runtime/test_metal.py`, `tests/backend/test_metal_conformance.py`",
+        "`tests/core/runtime/test_metal.py`, `tests/conformance/test_metal_conformance.py`",
     ),
-    "OPENCL": Ran("opencl", "nobody yet", "PoCL 3.1 on x86-64", "`tests/backend`, as CPU"),
+    "OPENCL": Ran("opencl", "nobody yet", "PoCL 3.1 on x86-64", "`tests/conformance`, as CPU"),
     "WEBGPU": Ran(
-        "webgpu", "nobody yet", "wgpu on llvmpipe, SwiftShader", "`tests/backend`, as CPU"
+        "webgpu", "nobody yet", "wgpu on llvmpipe, SwiftShader", "`tests/conformance`, as CPU"
     ),
     "PYTHON": Ran("", "any", "", "the measure of all others"),
     "NULL": Ran("", "any", "", "runs nothing"),

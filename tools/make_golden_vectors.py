@@ -1,9 +1,9 @@
 """Makes the golden vectors with the reference, or compares them with it.
 
 `python tools/make_golden_vectors.py --peer PYTHON [--check] [GROUP ...]`: PYTHON is an interpreter
-that has the reference and NumPy. Every case of `tests/golden/catalogue.py` is computed there and
-written to `tests/golden/vectors`; with `--check` nothing is written, and each case that is missing,
-left over or different is named. Nothing here imports Aster.
+that has the reference and NumPy. Every case of `tests/core/golden/catalogue.py` is computed there
+and written to `tests/core/golden/vectors`; with `--check` nothing is written, and each case that is
+missing, left over or different is named. Nothing here imports Aster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.golden import catalogue, vectors  # noqa: E402
+from tests.core.golden import catalogue, vectors  # noqa: E402
 
 REFERENCE = "0.12.0"
 # The reference on another machine may round another way: this many units in the last place.

@@ -1,7 +1,8 @@
 """Writes docs/interop.md: what is shared with other packages, ordinary lines, and the figures.
 
-Lines are those of `tests/interop/test_lines.py`; figures are what `python -m tests.interop.figures`
-printed last into `tests/interop/figures.txt`. `--check` says whether the page is up to date.
+Lines are those of `tests/library/interop/test_lines.py`; figures are what
+`python -m tests.library.interop.figures` printed last into `tests/library/interop/figures.txt`.
+`--check` says whether the page is up to date.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.interop.test_lines import LINES
+from tests.library.interop.test_lines import LINES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "interop.md"
-FIGURES = ROOT / "tests" / "interop" / "figures.txt"
+FIGURES = ROOT / "tests" / "library" / "interop" / "figures.txt"
 
 HEAD = """# Beside other packages
 

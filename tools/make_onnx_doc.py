@@ -1,8 +1,8 @@
 """Writes docs/onnx.md: operators and versions, the node tests, the models of wheels.
 
-Figures of the node tests are those of `tests/onnx/figures.toml`, which `make onnx` counts and holds
-the project to; those of models are what `python -m tests.onnx.real_models` printed last into
-`tests/onnx/models.txt`. `--check` says whether the page is up to date.
+Figures of the node tests are those of `tests/programs/onnx/figures.toml`, which `make onnx` counts
+and holds the project to; those of models are what `python -m tests.programs.onnx.real_models`
+printed last into `tests/programs/onnx/models.txt`. `--check` says whether the page is up to date.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import sys
 import tomllib
 from pathlib import Path
 
-import aster_ml.nn.onnx  # noqa: F401  (fills the table of operators)
 import onnx
+
+import aster_ml.nn.onnx  # noqa: F401  (fills the table of operators)
 from aster_ml.nn.onnx_ops.registry import HOST, OPERATORS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "onnx.md"
-TESTS = ROOT / "tests" / "onnx"
+TESTS = ROOT / "tests" / "programs" / "onnx"
 BY_DEFINITION, ON_HOST, TENSORS = "by ONNX's definition", "on the host", "yes"
 
 HEAD = """# ONNX
@@ -51,12 +52,13 @@ fraction of one), `runner.why_not_dynamic` says so, and sizes are recorded one b
 are read when they are first used, and data beside the model is mapped into memory, never from
 outside of its folder.
 
-An operator means what it means in the version of the file: `tests/fuzz/test_fuzz_opsets.py` draws
-each at every version at which its schema changed, beside onnxruntime, and
-`tests/fuzz/test_fuzz_contributed.py` those that onnxruntime adds. A form that is not computed is an
-`UnsupportedError` with the operator's name. What `onnx.checker` refuses is refused, but for values
-without a shape and operators that are deprecated, which other readers take. `LOOP_LIMIT` is how
-many turns the loops of one run make. `to_onnx` writes opset 18, with the element types that
+An operator means what it means in the version of the file:
+`tests/programs/fuzz/test_fuzz_opsets.py` draws each at every version at which its schema changed,
+beside onnxruntime; `tests/programs/fuzz/test_fuzz_contributed.py` draws what onnxruntime adds. A
+form that is not computed is an `UnsupportedError` with the operator's name. What `onnx.checker`
+refuses is refused, but for values without a shape and operators that are deprecated, which other
+readers take. `LOOP_LIMIT` is how many turns the loops of one run make. `to_onnx` writes opset 18,
+with the element types that
 onnxruntime has kernels for: narrower ones are carried by wider ones.
 """
 

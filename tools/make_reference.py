@@ -20,7 +20,7 @@ from aster_ml.uop.ops import Ops
 from aster_ml.uop.pattern import PatternMatcher, Rule
 from aster_ml.uop.print.infix import render_expr
 from aster_ml.uop.rules import algebra, conditions, divmod, sums
-from tests.rules.instances import DrawAgainError, Instance
+from tests.core.rules.instances import DrawAgainError, Instance
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"

@@ -14,7 +14,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.pattern import PatternMatcher
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests/ of this clone
-from tests.rules.instances import fired_instances
+from tests.core.rules.instances import fired_instances
 
 TARGET = Target("CPU", "c", arch="lesson", vector_bits=256, vector_registers=16)
 

@@ -23,7 +23,7 @@ from aster_ml.device import Device
 from aster_ml.engine import fallback, search
 from aster_ml.engine.compile import compile_kernel
 from aster_ml.schedule.plan import CACHE
-from tests.unit.kernel_checks import kernel_of, memory
+from tests.core.kernel_checks import kernel_of, memory
 
 # Of one use; what is not damaged takes a tenth of a second and 200 MB more than there were.
 CPU_S, MORE_BYTES = 20, 2 << 30

@@ -190,7 +190,7 @@ def make_idx() -> list[bytes]:
 def make_text() -> list[bytes]:
     """Kernels as linear programs."""
     from aster_ml.uop.print.text import linear_to_text
-    from tests.unit.linear_programs import CASES
+    from tests.core.linear_programs import CASES
 
     return [linear_to_text(make().linear).encode() for make in list(CASES.values())[:8]]
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tests.core.codegen.gpu.test_attention import BOUNDS, error_of
+from tests.core.codegen.gpu.test_attention_boxes import error_of_boxes
+from tests.core.test_attention_gradient import drawn, gradients, gradients_of, mask_of
 from tests.fuzz.budget import check_all, draws
 from tests.shim import devices, on_cpu
-from tests.unit.codegen.gpu.test_attention import BOUNDS, error_of
-from tests.unit.codegen.gpu.test_attention_boxes import error_of_boxes
-from tests.unit.test_attention_gradient import drawn, gradients, gradients_of, mask_of
 
 pytestmark = [
     pytest.mark.cc,

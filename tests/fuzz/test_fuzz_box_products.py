@@ -28,9 +28,9 @@ from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.spec.linear import verify_linear
+from tests.core.kernel_checks import kernel_of
 from tests.fuzz.budget import check_all, draws
 from tests.shim import on_cpu
-from tests.unit.kernel_checks import kernel_of
 
 CARD = cuda_target("sm_90a")
 Program = tuple[Linear, tuple[Opt, ...]]

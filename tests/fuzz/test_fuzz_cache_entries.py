@@ -22,8 +22,8 @@ import pytest
 
 from aster_ml.engine import disk_cache
 from aster_ml.runtime.object_cache import COUNT_BYTES, DIGEST_BYTES, HEADER_BYTES, MAGIC, digest
+from tests.core.runtime_kernels import python_environment
 from tests.fuzz.budget import check_all, draws
-from tests.unit.runtime_kernels import python_environment
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="limits of memory and forks as Linux has them"

@@ -15,8 +15,8 @@ from aster_ml import Tensor, TinyJit, Variable
 from aster_ml.nn.ggml import NAMED
 from aster_ml.nn.ggml_codes import CODED
 from aster_ml.nn.interleaved import INTERLEAVED, Interleaved
-from tests.apps.llm.random_models import quantised
 from tests.fuzz.budget import check_all, draws
+from tests.programs.llm.random_models import quantised
 
 FORMS = ("product", "two", "rows", "counted", "part", "experts")
 

@@ -21,8 +21,8 @@ from aster_ml.target import Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.spec.verify import verify
+from tests.core.golden.kernels import TARGETS, catalogue
 from tests.fuzz.budget import check_all, draws
-from tests.golden.kernels import TARGETS, catalogue
 
 # How many neighbours of a schedule are looked at, of the some hundred that there are.
 NEIGHBOURS = len(draws(12, 1000))

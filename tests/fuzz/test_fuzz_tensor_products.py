@@ -28,9 +28,9 @@ from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.spec.linear import verify_linear
+from tests.core.kernel_checks import kernel_of
 from tests.fuzz.budget import check_all, draws
 from tests.shim import on_cpu
-from tests.unit.kernel_checks import kernel_of
 
 SIZES = (0, 1, 2, 3, 7, 8, 13, 16, 17, 31, 32, 40, 48, 64, 65, 96, 100, 127, 128, 136, 192, 257)
 CORES = [i for i, row in enumerate(ROWS) if row.name.startswith("cuda_m")]

@@ -19,8 +19,8 @@ from aster_ml.engine.compile import render
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+from tests.core.linear_builder import GLOBAL, LOCAL, UPCAST, Builder, at
 from tests.fuzz.budget import draws
-from tests.unit.linear_builder import GLOBAL, LOCAL, UPCAST, Builder, at
 
 ABSENT = missing("WEBGPU")
 pytestmark = [
