@@ -19,7 +19,7 @@ SCORES, VALUES, MASK = 1, 2, 5
 
 
 def of_attention(g: Term, u: UOp, i: int) -> Term | None:
-    """What a source of attention gets."""
+    """Gradient of a source of attention."""
     if i not in (SCORES, VALUES, MASK):
         return None
     _, scores, values, powers, inverse = u.src[:5]

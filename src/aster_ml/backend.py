@@ -1,4 +1,4 @@
-"""What a device has to give: loaded kernels, a queue, recorded graphs, a compiler, a Target.
+"""Declares what a device provides: loaded kernels, a queue, recorded graphs, a compiler, a Target.
 
 Base classes for `runtime/`. Buffers and the registry of devices do not belong here.
 """
@@ -67,7 +67,7 @@ class Event(abc.ABC):
 
 
 class Queue(abc.ABC):
-    """What a device is to do, one after the other. Programs put their launches in it.
+    """Queue of a device's work, in order. Programs put their launches in it.
 
     Copies from and to the host are those of the allocator, which wait for what was put before.
     """
@@ -77,7 +77,7 @@ class Queue(abc.ABC):
         """An event behind all that was put in so far."""
 
     def wait(self, event: Event) -> None:
-        """What is put in from now on begins after an event, of this queue or another.
+        """Delays all that is put in from now on until an event, of this queue or another.
 
         Here the host waits; a device that can wait by itself does better.
         """
@@ -135,12 +135,12 @@ class Graph(abc.ABC):
         return
 
     def entry(self) -> Callable[[], object]:
-        """What `run` does as the function that costs least to call."""
+        """Returns the function that does what `run` does and costs least to call."""
         return self.run
 
 
 class Backend(abc.ABC):
-    """What the rest of Aster needs of one device."""
+    """Interface of one device."""
 
     name: str
     allocator: Allocator
@@ -160,7 +160,7 @@ class Backend(abc.ABC):
     @property
     @abc.abstractmethod
     def target(self) -> Target:
-        """What the device can do, under the settings of now."""
+        """Target of the device under the present settings."""
 
     @property
     def tested_as(self) -> str:
@@ -193,7 +193,7 @@ class Backend(abc.ABC):
         return None
 
     def disassemble(self, source: str) -> str:
-        """What the source becomes, for DEBUG=7."""
+        """Disassembles the source, for DEBUG=7."""
         return f"({self.name} has no disassembly)"
 
     def synchronize(self) -> None:

@@ -113,7 +113,7 @@ class Setting(threading.local):
 
 
 def restore_setting(name: str, default: int | str, doc: str, value: Any) -> Setting:
-    """What pickling wrote: a setting with the value it had then, beside the one of this process."""
+    """Unpickles a setting, with the value it had, beside the one of this process."""
     known = SETTINGS.get(name)
     made = Setting(name, default, doc)
     if known is None:

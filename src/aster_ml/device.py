@@ -192,7 +192,7 @@ class Buffer:
 
     @property
     def uop_refcount(self) -> int:
-        """How many nodes name this memory, and how many more `ref` has counted."""
+        """Number of nodes that name this memory, and of what `ref` has counted."""
         return self._references + sum([count(self) for count in NAMES_OF])
 
     def ref(self, count: int) -> Buffer:

@@ -103,7 +103,7 @@ NN = {
 
 
 def hint(name: str, owner: str, known: dict[str, str]) -> str:
-    """What an AttributeError says of a name that its owner has not."""
+    """Text of the AttributeError for a name that its owner has not."""
     text = f"{owner} has no attribute {name!r}"
     return f"{text}; here it is {known[name]}" if name in known else text
 

@@ -456,7 +456,7 @@ def joined_names(
 
 
 def value_of(u: UOp, values: dict[UOp, UOp]) -> UOp | None:
-    """What was computed to memory, given this or all of it in the shape of the value."""
+    """Node computed to memory that is the value, given this or all of it in the value's shape."""
     if u.op is Ops.RESHAPE:
         value = values.get(u.src[0])
         return value if value is not None and value.shape == u.shape else None

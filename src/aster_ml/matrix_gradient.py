@@ -39,7 +39,7 @@ class Matrix:
 
     @property
     def rank(self) -> int:
-        """How many axes there are."""
+        """Number of axes."""
         return len(self.node.shape)
 
     @property
@@ -101,7 +101,7 @@ class Matrix:
 
 
 def rounding(values: Matrix, size: int) -> Matrix:
-    """How far equal values [*b, 1, n] of a matrix of this size may be apart: [*b, 1, 1]."""
+    """Distance below which values [*b, 1, n] of a matrix of this size are equal: [*b, 1, 1]."""
     x = values.node
     greatest = x.alu(Ops.MAX, x.alu(Ops.NEG)).rop(Ops.MAX, (len(x.shape) - 1,))
     factor = UOp.const(x.dtype, NEAR * size * EPS[x.dtype])
@@ -205,7 +205,7 @@ RULES: dict[str, Rule] = {
 
 
 def of_matrices(g: Term, u: UOp, i: int) -> Term | None:
-    """What source i of a result gets."""
+    """Gradient of source i of a result."""
     if i == 0:
         return None
     found = RULES[u.arg.rule](Matrix(g.spread(u.shape).node), u, i)

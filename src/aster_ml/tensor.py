@@ -88,13 +88,13 @@ INTERNAL = frozenset(
 
 
 def set_training(cls: type[Tensor], mode: bool) -> None:
-    """Whether layers behave as in training, in this thread."""
+    """Sets the mode of layers, training or not, in this thread."""
     HERE.training = mode
     mark("training", mode)
 
 
 class TensorType(type):
-    """What the class itself has: a mode for each thread, and names to complete."""
+    """Attributes of the class itself: a mode for each thread, and names to complete."""
 
     # Read without a call of Python.
     training = property(attrgetter("_here.training"), set_training)
@@ -256,7 +256,7 @@ class Tensor(
                 note_memory(node, memory)
 
     def schedule_with_vars(self, *lst: Tensor) -> tuple[list[ExecItem], dict[str, int]]:
-        """What `realize` would run as items, and the values of their variables.
+        """Lists the items that `realize` would run, and the values of their variables.
 
         Afterwards each tensor is memory, which running the items fills: `for item in
         x.schedule(): item.lower(); item.run()`. Reading a tensor runs what is left.
@@ -278,7 +278,7 @@ class Tensor(
         return self.schedule_with_vars(*lst)[0]
 
     def explain(self, *lst: Tensor) -> str:
-        """What `realize` would run, as text: each kernel's work, its schedule, and why these.
+        """Explains what `realize` would run: each kernel's work, its schedule, and why these.
 
         Costs are those by which the compiler decided; nothing is compiled or run.
         """

@@ -1,4 +1,4 @@
-"""How much is kept for programs to come: schedules and kernels, bounded by bytes.
+"""Bounds by bytes the schedules and kernels that are kept for programs to come.
 
 Receives nothing; looks at the two caches after something was added. Past the setting KEPT_BYTES
 what was not used for longest goes until a quarter of it is free, so it is not gone through again at

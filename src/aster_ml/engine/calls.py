@@ -27,7 +27,7 @@ PENDING: weakref.WeakSet[UOp] = weakref.WeakSet()
 
 
 def new_calls(sources: tuple[UOp, ...], arg: CallArg) -> list[UOp]:
-    """What each source is after the kernel, which runs when one of them is wanted."""
+    """Makes a node of each source after the kernel, which runs when one of them is wanted."""
     result = []
     for i, source in enumerate(sources):
         u = UOp(Ops.CALL, source.dtype, sources, arg._replace(output=i))

@@ -382,7 +382,7 @@ def fields_of(ast: UOp, linear: Linear, target: Target, source: str) -> dict[str
 
 
 def launch_of(linear: Linear, target: Target, estimates: Estimates) -> Launch:
-    """How a kernel is spread over the device."""
+    """Spreads a kernel over the device."""
     if target.has_local:
         return Grid(tuple(linear.global_size), tuple(linear.local_size))
     if linear.thread is None:

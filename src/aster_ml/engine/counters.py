@@ -1,4 +1,4 @@
-"""What has been run and how long each part took, readable by programs.
+"""Counts what has been run and how long each part took, readable by programs.
 
 `GlobalCounters` counts since the last `reset()`: kernels, arithmetic, bytes, and seconds spent in
 scheduling, compiling, waiting for compilers and kernels.

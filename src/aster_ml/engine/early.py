@@ -12,7 +12,7 @@ from aster_ml.schedule.steps import FinalKernel
 
 
 class Early:
-    """What one call of `realize` has begun to compile."""
+    """Kernels that one call of `realize` has begun to compile."""
 
     compilation: Compilation | None = None
     # Kernels that could not be written.

@@ -1,4 +1,4 @@
-"""How much a kernel computes and moves: counted on its AST, loads and stores on its program."""
+"""Estimates what a kernel computes (on its AST) and what its program loads and stores."""
 
 from __future__ import annotations
 

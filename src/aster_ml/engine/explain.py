@@ -1,4 +1,4 @@
-"""What realizing tensors would run, and why so: the text of `Tensor.explain` and of DEBUG=3.
+"""Explains what realizing tensors would run: the text of `Tensor.explain` and of DEBUG=3.
 
 Receives a Schedule; returns text. Nothing is compiled or run.
 """
@@ -35,7 +35,7 @@ def show_work(e: Estimates) -> str:
 
 
 def kernel_lines(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None) -> list[str]:
-    """What is to say of one kernel, its work first; of a run, of each of its kernels."""
+    """Lists the lines about one kernel, its work first; of a run, about each of its kernels."""
     work = estimate(ast)
     if isinstance(ast.arg, RunArg):
         return run_lines(ast, target)
@@ -43,7 +43,7 @@ def kernel_lines(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None) 
 
 
 def run_lines(ast: UOp, target: Target) -> list[str]:
-    """What is to say of a run."""
+    """Lists the lines about a run."""
     arg: RunArg = ast.arg
     parts = ", ".join([f"{part} of {size:,}" for _, size, part in arg.axes])
     scratch = amount(sum(arg.scratch), "B")
@@ -75,7 +75,7 @@ def name_of(ast: UOp, target: Target) -> str:
 
 
 def show_slots(schedule: Schedule, step: Step) -> Iterator[str]:
-    """What a step writes: a result, or a value that has memory for a reason."""
+    """Lists what a step writes: a result, or a value that has memory for a reason."""
     slot = schedule.slots[step.slots[0]]
     size = f"{slot.size:,} x {slot.dtype.name}"
     if step.slots[0] < schedule.n_args:

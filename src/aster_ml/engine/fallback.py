@@ -1,4 +1,4 @@
-"""What happens where the compiler itself fails: another way is taken, and it is said once.
+"""Takes another way where the compiler itself fails, and says so once.
 
 Receives the error of a stage and the graph that the stage was working on; says whether the error is
 Aster's own, warns once for each graph, and writes a text from which `reproduce` gives the failure
@@ -143,7 +143,7 @@ def remove_text(path: str) -> None:
 
 
 class Failure(NamedTuple):
-    """What a text of `failure_text` says."""
+    """Failure, as a text of `failure_text` describes it."""
 
     stage: str
     target: Target | None

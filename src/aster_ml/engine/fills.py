@@ -85,7 +85,7 @@ def fill(buffer: Buffer, number: Any) -> None:
 
 
 def bits_of(number: Any, dtype: DType) -> int:
-    """What a number of this dtype is in memory, read as a whole number."""
+    """Bits in memory of a number of this dtype, read as a whole number."""
     if dtype is dtypes.bool:
         return int(number)
     kinds = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}

@@ -1,4 +1,4 @@
-"""What memory was computed from, kept for gradients after its tensor was realized.
+"""Keeps what memory was computed from, for gradients after its tensor was realized.
 
 Receives nodes and the memory that they have become; returns the nodes again when a gradient walks
 back. Kept are the fields of a node and not the node, whose stand-in would keep the memory, and so
@@ -326,7 +326,7 @@ class AsRead:
         return computed_node(u, src, shown, computed)
 
     def lost_memory(self, u: UOp) -> UOp:
-        """What stands for memory whose content of that time is gone."""
+        """Node that stands for memory whose content of that time is gone."""
         found = self.lost.get(u)
         if found is None:
             found = self.lost[u] = UOp.new_buffer(u.arg.device, u.arg.size, u.dtype)

@@ -39,7 +39,7 @@ from aster_ml.uop.sharding import MULTI_SEEN
 
 
 class Runner:
-    """What runs an item on its buffers."""
+    """Runs an item on its buffers."""
 
     def __init__(self, name: str, device: str, estimates: Estimates) -> None:
         self.display_name = name
@@ -213,7 +213,7 @@ class ExecItem:
 
 
 def runner_of(step: Step | None, ast: UOp, device: str) -> Runner:
-    """What runs a step."""
+    """Makes the runner of a step."""
     if ast.op is Ops.SINK:
         return CompiledRunner.of(ast, device)
     if step is None:
@@ -222,7 +222,7 @@ def runner_of(step: Step | None, ast: UOp, device: str) -> Runner:
 
 
 class PendingSchedule:
-    """What is left to run of one schedule.
+    """Rest of one schedule that is still to run.
 
     It knows memory, not nodes: those of its results hold it for as long as somebody wants them.
     """

@@ -21,7 +21,7 @@ PARTS: weakref.WeakKeyDictionary[UOp, Sequence[UOp]] = weakref.WeakKeyDictionary
 
 
 def reduce_multi(u: UOp) -> tuple[Any, ...]:
-    """How a MULTI is pickled: the process that reads it has to know that there is one."""
+    """Pickles a MULTI: the process that reads it has to know that there is one."""
     return restore_multi, (u.src, u.arg.axis)
 
 

@@ -1,4 +1,4 @@
-"""What a kernel becomes, to look at: its source, name, Opts, sizes and estimates.
+"""Shows a compiled kernel: its source, name, Opts, sizes and estimates.
 
 Receives a kernel AST and a device; returns a `ProgramSpec`. Nothing is compiled to machine code
 here: `engine/compile` does that when something is to run.

@@ -20,7 +20,7 @@ from aster_ml.uop.users import link, users_of
 
 
 class Tensors:
-    """What the index knows of tensors, set by the layer that has them.
+    """Access of the index to tensors, set by the layer that has them.
 
     `new` has references to tensors that were given a node since the last question; `nodes_of`
     gives the nodes that a tensor may have to be computed from now, none once it is gone.

@@ -98,7 +98,7 @@ def on_each(u: UOp, find: Callable[[UOp], UOp | None]) -> UOp | None:
 
 
 class Request:
-    """What one call of `realize` asks of the compiler; with `fills`, memory may be filled here."""
+    """Request of one call of `realize` to the compiler; with `fills`, memory may be filled here."""
 
     def __init__(self, nodes: list[UOp], fills: bool = False) -> None:
         self.fills = fills
@@ -289,7 +289,7 @@ NESTED_STEPS = 256
 
 
 def workers_of(device: str) -> Workers:
-    """How many share a kernel of a device: threads or work-groups."""
+    """Number of workers of a device that share a kernel: threads or work-groups."""
     return workers_for(Device[device].target)
 
 
@@ -483,7 +483,7 @@ def plan_somehow(captured: Captured, error: Exception) -> Schedule:
 def bind_somehow(
     prepared: tuple[Request, Captured, Schedule], error: Exception
 ) -> tuple[Request, Captured, Schedule]:
-    """What was prepared, kernel by kernel, where runs of them could not be compiled.
+    """Prepares kernel by kernel where runs of them could not be compiled.
 
     Raises: the `error` for which they could not, where there are no runs, or it is a user's.
     """
@@ -527,7 +527,7 @@ def note_effects(request: Request, captured: Captured, memories: list[Buffer]) -
 
 
 def compute_parts(nodes: list[UOp], compute: Callable[[list[UOp]], list[UOp]]) -> list[UOp]:
-    """What `compute` makes of the nodes of one device that these stand for, put together again."""
+    """Applies `compute` to the nodes of one device that these stand for, and joins the results."""
     reached = open_nodes(nodes)
     # What a tensor names is kept, so that its next reader need not copy or compute it again.
     enter_new()
@@ -627,7 +627,7 @@ def readers_but(buffers: set[UOp], results: set[UOp]) -> list[UOp]:
 
 
 def memory_of(u: UOp) -> UOp:
-    """What `u` has become, or `u` itself."""
+    """Realized node of `u`, or `u` itself."""
     found = storage.realized_view(u)
     if found is None:
         found = settle(u)
@@ -635,7 +635,7 @@ def memory_of(u: UOp) -> UOp:
 
 
 def schedule_uops(nodes: list[UOp]) -> tuple[Schedule, dict[str, int]]:
-    """What realizing these nodes would run, and the values of their variables."""
+    """Schedules these nodes: what realizing them would run, and the values of their variables."""
     with ENGINE:
         take_turn()
         prepared = prepare(nodes)

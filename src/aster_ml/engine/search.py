@@ -334,7 +334,7 @@ def unseen(
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of one kernel, as a file of text has it; times where it tells them."""
+    """Record of one kernel, as a file of text has it; times where it tells them."""
 
     beam: int
     opts: tuple[Opt, ...]
@@ -344,7 +344,7 @@ class Record:
 
     @property
     def gain(self) -> float:
-        """How many times faster than the default schedule."""
+        """Speed-up over the default schedule."""
         return self.default_microseconds / self.microseconds if self.microseconds else 1.0
 
 
@@ -394,7 +394,7 @@ def values_of(text: str) -> dict[str, str]:
 
 
 def read_record(text: str) -> Record | None:
-    """What a file says; None where it is none of ours, or of another version."""
+    """Parses a file; None where it is no record, or of another version."""
     values = values_of(text)
     if values.get("version") != str(VERSION):
         return None
@@ -411,7 +411,7 @@ def read_record(text: str) -> Record | None:
 
 
 def look_up(name: str) -> Record | None:
-    """What is known under a name."""
+    """Finds the record under a name."""
     path = record_path(name)
     if path is None:
         return REMEMBERED.get(name)
@@ -427,7 +427,7 @@ def look_up(name: str) -> Record | None:
 
 
 def why_ignored(text: str) -> str:
-    """What is wrong with a file that is no record of this version."""
+    """Names what is wrong with a file that is no record of this version."""
     version = values_of(text).get("version", "none")
     if version != str(VERSION):
         return f"its version is {version}, and this one reads {VERSION}"

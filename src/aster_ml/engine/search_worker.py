@@ -81,7 +81,7 @@ def index_count(ast: UOp) -> int:
 
 
 def draw(slot: int, buffer: Buffer, count: int) -> Array:
-    """What a buffer holds while a kernel is tried: small numbers; indices are below `count`."""
+    """Draws the content of a buffer for trials: small numbers; indices are below `count`."""
     size, dtype = buffer.size, buffer.dtype
     rng = np.random.default_rng(zlib.crc32(f"slot {slot}".encode()))
     if count:
@@ -117,7 +117,7 @@ class Bench:
 
     @functools.cached_property
     def contents(self) -> list[Array]:
-        """What it holds before a run."""
+        """Content before a run."""
         indices = index_slots(self.ast)
         count = index_count(self.ast) if indices else 0
         return [
@@ -145,7 +145,7 @@ class Bench:
         kernel.program(handles, (), kernel.launch)
 
     def results(self, kernel: Compiled) -> dict[int, Array]:
-        """What it writes when every buffer holds what it held at first."""
+        """Results of a kernel when every buffer holds its first content."""
         for buffer, content in zip(self.buffers, self.contents):
             buffer.copyin(content)
         self.launch(kernel)

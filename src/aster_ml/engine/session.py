@@ -41,7 +41,7 @@ TABLE = "session"
 
 
 class Seen:
-    """What a form comes to: its schedule, the recorded graph, and where its memory stands in it.
+    """Plan of a form: its schedule, the recorded graph, and the places of its memory in it.
 
     `inputs` are the BUFFERs of the form in its order, each with the places (call, slot) where the
     graph has it, and `output` those of the result, which is new memory of this form.
@@ -115,13 +115,13 @@ def table_now() -> dict[Any, Seen | None] | None:
 
 
 def names_of_node(tensor: Any) -> int:
-    """How often the node of a tensor is named, the asking included."""
+    """Counts the names of a tensor's node, the asking included."""
     node = tensor.uop
     return getrefcount(node)
 
 
 class Alone:
-    """What has a node that nobody else has."""
+    """Reference counts of a node that nobody else has."""
 
     def __init__(self) -> None:
         self.uop = object()

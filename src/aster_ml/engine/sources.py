@@ -80,7 +80,7 @@ def code_files(root: str) -> list[str]:
 
 
 def state_of(paths: list[str]) -> str | None:
-    """What changes with any change of these files; None where nothing is sure to."""
+    """Digest that changes with any change of these files; None where nothing is sure to."""
     if sys.platform == "win32":
         # What stands for the time of change is that of making there.
         return None

@@ -20,7 +20,7 @@ from aster_ml.uop.users import link
 
 
 class Unfinished(Protocol):
-    """What is left of a schedule."""
+    """Rest of a schedule that has not run."""
 
     def finish(self) -> None:
         """Runs it."""
@@ -110,7 +110,7 @@ NO_GRADIENT: weakref.WeakSet[UOp] = weakref.WeakSet()
 
 
 class Writes:
-    """What goes by as memory is overwritten: two ticks for each schedule that does.
+    """Clock of overwritten memory: two ticks for each schedule that overwrites some.
 
     A value has the `time` when its schedule began to read. Memory that was overwritten later than
     that, also by the same schedule, is not what the value was computed from. What a STORE wrote
@@ -125,7 +125,7 @@ WRITES = Writes()
 
 
 class Exchanges:
-    """How often a BUFFER node was given other memory than it had: recordings look again then."""
+    """Count of exchanges of a BUFFER node's memory: recordings look again after one."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -152,7 +152,7 @@ def buffer_of(u: UOp) -> Buffer:
 
 
 def names_of(buffer: Buffer) -> int:
-    """How many BUFFER nodes that are alive have this memory."""
+    """Counts the live BUFFER nodes of this memory."""
     # A copy, since other threads may make tensors meanwhile.
     return sum([found is buffer for found in BUFFERS.data.copy().values()])
 
@@ -161,7 +161,7 @@ NAMES_OF.append(names_of)
 
 
 def reduce_node(u: UOp) -> tuple[Any, ...]:
-    """How a BUFFER node is pickled: its number means nothing elsewhere, its memory goes along."""
+    """Pickles a BUFFER node: its number means nothing elsewhere, its memory goes along."""
     return restore_node, (u.arg.device, u.arg.size, u.dtype, BUFFERS.get(u))
 
 
@@ -288,7 +288,7 @@ def note_overwritten(memories: Sequence[Buffer]) -> None:
 
 
 def forget_readers(memories: Iterable[Buffer]) -> None:
-    """What was computed from this memory, built again, is another node from now on."""
+    """Makes nodes built again from this memory other nodes than those before."""
     groups = {id(group): group for b in memories for group in READERS.pop(b.base, ())}
     for group in groups.values():
         forget_group(group)

@@ -88,7 +88,7 @@ class Job(Generic[T]):
             self.running.release()
 
     def result(self) -> T:
-        """What the call returns; an error of the call is raised here."""
+        """Waits for the call and returns its result; an error of the call is raised here."""
         self.run_now()
         with self.running:
             if self.error is not None:
@@ -146,7 +146,7 @@ class WorkerPool:
         return job
 
     def work(self) -> None:
-        """What a thread does: jobs in their order, as long as the block lasts."""
+        """Runs jobs in their order, as long as the block lasts."""
         adopt(self.settings)
         while True:
             self.count.acquire()

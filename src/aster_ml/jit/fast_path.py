@@ -55,7 +55,7 @@ SURROUNDINGS = (
 
 
 def surroundings() -> tuple[Any, ...]:
-    """What SURROUNDINGS names, now."""
+    """Reads the present values of SURROUNDINGS."""
     return (
         EXCHANGES.count,
         HERE.token,
@@ -120,7 +120,7 @@ class FastPath:
         return True
 
     def write_check(self) -> Callable[[Any], bool]:
-        """What `is_like` asks, as one function of the arguments that is written for this call.
+        """Compiles `is_like` to one function of the arguments, for this call.
 
         It says False, or raises what a name that is gone raises, where that is not known. It is
         right until an argument is exchanged.
@@ -260,13 +260,13 @@ class FastPath:
         return True
 
     def note(self, at: int, u: UOp, buffer: Buffer, flag: Flag) -> None:
-        """What is known of the tensor at this place from now on."""
+        """Keeps what is known of the tensor at this place."""
         known = (weakref.ref(u), weakref.ref(buffer), buffer.handle, flag, at)
         self.known[at : at + 1] = [known]
 
 
 def form(u: UOp, base: UOp) -> tuple[Any, ...] | None:
-    """What other memory has to look like to take the place of this; None where `u` is a view."""
+    """Form that other memory needs to take the place of this; None where `u` is a view."""
     shape = None
     if u is not base:
         if u.op is not Ops.RESHAPE or u.src != (base,):

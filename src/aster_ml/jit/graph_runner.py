@@ -92,12 +92,12 @@ def item_of(replay: Replay, recorded: Recorded) -> ExecItem:
 
 
 def items_of(replay: Replay) -> list[ExecItem]:
-    """What a recording runs, step by step."""
+    """Lists the steps of a recording."""
     return [item_of(replay, recorded).lower() for recorded in replay.items]
 
 
 def grouped_items_of(replay: Replay) -> list[ExecItem]:
-    """What a recording runs, each native graph as one item."""
+    """Lists the steps of a recording, each native graph as one item."""
     result = []
     for part in replay.parts:
         if isinstance(part, Segment):

@@ -30,7 +30,7 @@ class Place(NamedTuple):
     name: str
 
     def read(self) -> Any:
-        """What is there now, or ABSENT."""
+        """Reads the present value, or ABSENT."""
         owner, name = self.owner, self.name
         if self.kind == "cell":
             try:
@@ -125,7 +125,7 @@ class Writer:
         self.tests.append(test)
 
     def function(self, *arguments: str) -> Callable[..., bool]:
-        """Whether all tests hold, as a function of these arguments that reads the very cells."""
+        """Compiles all tests to one predicate of these arguments that reads the very cells."""
         cells = "".join(f" {name} = None\n" for name in self.cells)
         head, tests = f"def holds({', '.join(arguments)})", " and ".join(self.tests)
         source = f"def make():\n{cells} {head}:\n  return {tests}\n return holds"

@@ -168,7 +168,7 @@ class Signature:
 
 
 def array_digest(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    """What tells one content of an array from another."""
+    """Digest of the content of an array."""
     flat = array.reshape(-1)
     if array.nbytes > MAX_ARRAY_NBYTES:
         flat = flat[:: max(array.size // 1024, 1)]

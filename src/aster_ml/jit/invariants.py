@@ -33,7 +33,7 @@ class Fixed:
         self.found: dict[tuple[int, int, int], Buffer] = {}
 
     def read(self, b: Buffer) -> Buffer | None:
-        """What holds this part of memory, if it is a fixed result."""
+        """Finds the buffer of this part of memory, if it is a fixed result."""
         base, start, stop = wanted = span(b)
         for where, memory in self.found.items():
             if where[0] == base and where[1] <= start and stop <= where[2]:

@@ -21,7 +21,7 @@ OWN_RECORDINGS = 2
 
 
 class Known(Protocol):
-    """What is known for one combination of arguments."""
+    """Facts of one combination of arguments."""
 
     writes_inputs: bool
 

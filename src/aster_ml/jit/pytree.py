@@ -212,7 +212,7 @@ class Inputs:
         return substitute(u, {bind: bind.src[0] for bind in binds}) if binds else u
 
     def form(self, t: Tensor, bases: list[UOp]) -> Any:
-        """What a tensor shows of its memory, which is numbered."""
+        """View of a tensor into its memory, which is numbered."""
         u = without_names(t.uop)
         if not bases:
             raise JitError(
@@ -312,7 +312,7 @@ def has_variables(u: UOp) -> bool:
 
 
 def param_of(base: UOp, slot: int) -> UOp:
-    """What stands for memory that is exchanged."""
+    """Placeholder of memory that is exchanged."""
     return UOp(Ops.PARAM, base.dtype, (), ParamArg(slot, base.arg.size, base.arg.device))
 
 

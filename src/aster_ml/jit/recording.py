@@ -348,7 +348,7 @@ class Filling:
         self.cells: dict[int, Cell] = {}
 
     def leaf(self, leaf: Any) -> Any:
-        """What stands for a leaf of the recorded result."""
+        """Placeholder of a leaf of the recorded result."""
         if isinstance(leaf, InputTemplate):
             return self.tensors[leaf.number]
         if not isinstance(leaf, Template):

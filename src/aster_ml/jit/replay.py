@@ -161,7 +161,7 @@ class Recorder:
                 self.items.append(Recorded(step, compiled, buffers, dict(values)))
 
     def name(self, u: UOp, buffer: Buffer, filled: bool, written: bool) -> tuple[str, Any]:
-        """What an argument is in this run."""
+        """Kind and value of an argument in this run."""
         if u in self.inputs or u in self.states or u.arg.id < self.first_id:
             if written:
                 self.written[u] = None
@@ -393,7 +393,7 @@ class Replay:
             graph.set_handle(call, slot, handle)
 
     def input(self, number: int) -> Buffer:
-        """What stands in the place of an input now."""
+        """Buffer in the place of an input now."""
         current = self.current[number]
         found = current() if isinstance(current, weakref.ref) else current
         if found is None:
@@ -401,7 +401,7 @@ class Replay:
         return found
 
     def now(self, b: Buffer | Place) -> Buffer:
-        """What stands in the place of a recorded buffer now."""
+        """Buffer in the place of a recorded buffer now."""
         return b if isinstance(b, Buffer) else b.show(self.input(b.number))
 
     def check(self, segment: Segment) -> None:

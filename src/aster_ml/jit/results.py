@@ -31,7 +31,7 @@ class Known:
         self.tensor = object()
 
     def count(self) -> int:
-        """What Python counts of it, asked as `CachedResult.others` asks.
+        """Reference count, as `CachedResult.others` reads it.
 
         why: from Python 3.14 on a local name that is handed on as an argument counts once, not
         twice

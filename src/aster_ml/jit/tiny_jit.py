@@ -85,7 +85,7 @@ class Captured:
 
     @property
     def jit_cache(self) -> list[ExecItem]:
-        """What it runs, kernel by kernel."""
+        """Items of a run, kernel by kernel."""
         return items_of(self.replay)
 
     def free_intermediates(self) -> None:
@@ -199,7 +199,7 @@ class TinyJit(Generic[T]):
 
     @property
     def jit_cache(self) -> list[ExecItem]:
-        """What the latest recording runs, a native graph as one item; nothing before that."""
+        """Items of the latest recording, a native graph as one item; none before that."""
         return [] if self.latest is None else grouped_items_of(self.latest.replay)
 
     @property
@@ -209,7 +209,7 @@ class TinyJit(Generic[T]):
 
     @property
     def cnt(self) -> int:
-        """How often the function was called, over all combinations of arguments."""
+        """Number of calls of the function, over all combinations of arguments."""
         return self.calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> T:
@@ -292,12 +292,12 @@ class TinyJit(Generic[T]):
         return result
 
     def key_of(self, inputs: Inputs) -> tuple[Any, ...]:
-        """What tells one combination of arguments and settings from another."""
+        """Key of a combination of arguments and settings."""
         types = dtypes.default_float, dtypes.default_int
         return inputs.key, Tensor.training, *types, DEV.value, EXACT.value
 
     def entry_for(self, inputs: Inputs) -> Entry[T]:
-        """What is known for a combination of arguments and of settings that change results."""
+        """Entry of a combination of arguments and of settings that change results."""
         key = self.key_of(inputs)
         entry = self.entries.get(key)
         if entry is None:
@@ -423,7 +423,7 @@ class TinyJit(Generic[T]):
         entry.is_given_up, entry.recordings = True, []
 
     def watch(self, inputs: Inputs) -> Watch:
-        """What the function reads besides its arguments."""
+        """Watches what the function reads besides its arguments."""
         roots = [(self.function, "function"), *[(x, "argument") for x in inputs.objects]]
         if isinstance(self.function, WeakMethod):
             roots.append((self.function.ref(), "self"))
