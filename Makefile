@@ -63,7 +63,7 @@ help:
 	@echo "make bench   print the benchmark table (BENCH_QUICK=1 for a short one)"
 	@echo "make parity  run the reference's own test files on Aster; PARITY_ARGS='--tests test_ops*'"
 	@echo "make lint    check format, lint and types"
-	@echo "make docs    generate docs/settings.md, docs/generated-kernels.md and tables of other pages"
+	@echo "make docs    generate docs/reference/settings.md, docs/explanation/generated-kernels.md and tables of other pages"
 	@echo "make docs-site  build the documents as a site, in site/"
 	@echo "make clean   remove the virtual environment and all that was generated"
 

@@ -251,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def write(data: Data, options: argparse.Namespace) -> None:
     """results.json, the page and its plots."""
-    folder = options.out or ROOT / "docs"
+    folder = options.out or ROOT / "docs" / "explanation"
     path = (options.out or ROOT / "benchmarks") / "results.json"
     (folder / "plots").mkdir(parents=True, exist_ok=True)
     if not options.render:

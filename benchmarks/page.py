@@ -1,4 +1,4 @@
-"""docs/performance.md, made from results.json and notes.toml alone, so it can be made again."""
+"""Writes docs/explanation/performance.md from results.json and notes.toml alone."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ python -m benchmarks --threads 1,2            # every row with one thread and wi
 python -m benchmarks --seed 7 --only "random cases"
 python -m benchmarks --peer tinygrad=/its/python --peer jax=/its/python
 python -m benchmarks --peer compile           # torch.compile too; needs a C++ compiler
-python -m benchmarks --check benchmarks/results.json docs/zen5/results.json
+python -m benchmarks --check benchmarks/results.json docs/explanation/zen5/results.json
                                               # has a ratio fallen by half? (on a like machine)
 python -m benchmarks --render benchmarks/results.json     # this page anew, nothing measured
 ```
@@ -229,7 +229,7 @@ def machine_text(data: Data) -> str:
 
 
 def performance_page(data: Data, notes: Notes) -> str:
-    """docs/performance.md."""
+    """docs/explanation/performance.md."""
     text = [ABOUT.format(machine=machine_text(data))]
     for subject in dict.fromkeys(r["subject"] for r in data["rows"] if not r.get("drawn")):
         text += subject_section(data, subject)

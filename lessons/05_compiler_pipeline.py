@@ -1,6 +1,6 @@
 """The compiler from inside: kernels of layers, the graph at each stage, a rule of your own.
 
-About seven hours, with docs/overview.md beside it. Run with `aster lesson run 05`.
+About seven hours, with docs/explanation/overview.md beside it. Run with `aster lesson run 05`.
 """
 
 import sys
@@ -57,7 +57,7 @@ print("attention:      ", kernels(x.scaled_dot_product_attention(x, x)))
 
 # %% 2. Hop by hop
 #
-# What happens between `realize()` and a result are six hops (docs/overview.md). Walk along with one
+# What happens between `realize()` and a result are six hops (docs/explanation/overview.md). Walk along with one
 # expression. First the tensors' graph, as you built it:
 
 a = Tensor.rand(8, 16).realize()
@@ -220,7 +220,7 @@ with Context(CACHE=0):
 passes.BEFORE_OPTS = passes.BEFORE_OPTS[:-1]
 
 # To keep such a rule, it goes into a table of src/aster_ml/uop/rules with `rewrite:` and `why:` in
-# its docstring, and tests/core/rules tries it from then on. docs/guide has the way of a whole new op.
+# its docstring, and tests/core/rules tries it from then on. docs/tutorial has the way of a whole new op.
 
 # %% 9. Schedules of your own
 #

@@ -193,7 +193,7 @@ print(f"one kernel is {ratio:.1f} times as fast; more than 1: {ratio > 1}")
 # %% 5. A kernel by hand
 #
 # Where an expression cannot say what you mean, write the kernel: loops, loads, stores, as nodes. It
-# runs on every device, since it is graph like everything else (docs/kernels.md). A gradient of its
+# runs on every device, since it is graph like everything else (docs/how-to/kernels.md). A gradient of its
 # own comes as a function.
 
 

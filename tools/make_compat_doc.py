@@ -1,4 +1,4 @@
-"""Writes the tables of docs/coming-from-tinygrad.md from what `aster_ml.compat` declares.
+"""Writes the tables of docs/how-to/coming-from-tinygrad.md from what `aster_ml.compat` declares.
 
 `python tools/make_compat_doc.py` writes the page; `--check` writes nothing and fails, with the
 command that would help, when the committed page differs.
@@ -15,7 +15,7 @@ from pathlib import Path
 from aster_ml.compat.names import NOT_HERE
 from aster_ml.compat.settings import MEANS, WITHOUT_EFFECT
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "coming-from-tinygrad.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "how-to" / "coming-from-tinygrad.md"
 
 
 def table(heads: tuple[str, str], rows: Iterable[tuple[str, str]]) -> str:

@@ -1,4 +1,4 @@
-"""Writes docs/devices.md: what each device has, and what was run on what.
+"""Writes docs/reference/devices.md: what each device has, and what was run on what.
 
 `python -m tools.make_devices_doc` writes the page; `--check` writes nothing and fails where the
 committed page differs. What a device has is read off its runtime; nothing is asked of this machine.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from aster_ml.backend import Backend, Queue
 from aster_ml.device import KINDS, STORAGE_KINDS, load_runtime
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "devices.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "devices.md"
 
 
 class Ran(NamedTuple):

@@ -1,5 +1,5 @@
-"""Writes what docs/gpu.md shows: one product in each language of work-groups, one whose operands
-are copied ahead, and a table.
+"""Writes the generated parts of docs/explanation/gpu.md: one product in each language of
+work-groups, one whose operands are copied ahead, and a table.
 
 `python -m tools.make_gpu_doc` writes the blocks between `<!-- source: LANGUAGE -->` and
 `<!-- end -->` anew; with `--check` it says whether they are up to date. The targets are fixed ones.
@@ -26,7 +26,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 F32 = dtypes.float32
-DOC = Path(__file__).resolve().parent.parent / "docs" / "gpu.md"
+DOC = Path(__file__).resolve().parent.parent / "docs" / "explanation" / "gpu.md"
 TARGETS = {
     "opencl": Target(
         "OPENCL", "opencl", kind=GPU, has_local=True, has_barrier=True, max_group=256,
@@ -103,7 +103,7 @@ def main() -> int:
         path = Path(sys.argv[sys.argv.index("--table") + 1])
         new = with_table(new, path.read_text(encoding="utf-8"))
     if "--check" in sys.argv:
-        print("docs/gpu.md is " + ("up to date" if old == new else "out of date"))
+        print("docs/explanation/gpu.md is " + ("up to date" if old == new else "out of date"))
         return int(old != new)
     DOC.write_text(new, encoding="utf-8")
     return 0

@@ -1,4 +1,4 @@
-"""Writes docs/interop.md: what is shared with other packages, ordinary lines, and the figures.
+"""Writes docs/how-to/interop.md: memory shared with other packages, ordinary lines, figures.
 
 Lines are those of `tests/library/interop/test_lines.py`; figures are what
 `python -m tests.library.interop.figures` printed last into `tests/library/interop/figures.txt`.
@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.library.interop.test_lines import LINES
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "interop.md"
+PAGE = ROOT / "docs" / "how-to" / "interop.md"
 FIGURES = ROOT / "tests" / "library" / "interop" / "figures.txt"
 
 HEAD = """# Beside other packages

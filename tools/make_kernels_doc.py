@@ -1,4 +1,4 @@
-"""Writes docs/generated-kernels.md: a product, a convolution, a softmax and attention as C.
+"""Writes docs/explanation/generated-kernels.md: product, convolution, softmax, attention as C.
 
 `python tools/make_kernels_doc.py` writes the page; `--check` writes nothing and fails, with the
 command that would help, when the committed page differs from what the compiler makes now. The
@@ -25,7 +25,7 @@ from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import RunArg
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "generated-kernels.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "generated-kernels.md"
 TARGET = Target(
     "CPU", "c", arch="example", vector_bits=256, vector_registers=16,
     cache_bytes=(32 << 10, 512 << 10, 16 << 20), threads=2,
@@ -78,7 +78,7 @@ EXAMPLES = (
         "A convolution is a product whose operand is read at other places: the same sum, the same\n"
         "tile. No matrix of patches is made in memory; where the cost says so, a padded copy of\n"
         "the input comes first, so that the sum has no edges to look at. By default this one\n"
-        "takes fewer multiplications, as [tensor](reference/tensor.md) says.",
+        "takes fewer multiplications, as [tensor](../reference/tensor.md) says.",
     ),
     Example(
         "Softmax over rows",
@@ -229,7 +229,7 @@ def main() -> int:
         print(f"{len(EXAMPLES)} examples in {PAGE.name}")
     elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != wanted:
         print(
-            "docs/generated-kernels.md differs from what the compiler makes; run: make docs",
+            "docs/explanation/generated-kernels.md differs from what is compiled; run: make docs",
             file=sys.stderr,
         )
         return 1

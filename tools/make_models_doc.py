@@ -1,4 +1,4 @@
-"""Fills the generated tables of docs/models.md: architectures, types, pre-tokenizers.
+"""Fills the generated tables of docs/how-to/models.md: architectures, types, pre-tokenizers.
 
 `python -m tools.make_models_doc` writes the page; `--check` writes nothing and fails where the
 committed page differs. What stands around the tables is written by hand.
@@ -16,7 +16,7 @@ from aster_ml.nn.ggml import NAMED
 from aster_ml.nn.ggml_quantise import ENCODERS
 from aster_ml.nn.interleaved import INTERLEAVED
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "how-to" / "models.md"
 BLOCK = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.S)
 
 
@@ -69,7 +69,7 @@ def main() -> int:
     text = PAGE.read_text(encoding="utf-8")
     if "--check" in sys.argv[1:]:
         if filled(text) != text:
-            print("docs/models.md differs; run: python -m tools.make_models_doc", file=sys.stderr)
+            print("docs/how-to/models.md differs; run: make docs", file=sys.stderr)
             return 1
         return 0
     PAGE.write_text(filled(text), encoding="utf-8", newline="\n")

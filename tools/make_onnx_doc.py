@@ -1,4 +1,4 @@
-"""Writes docs/onnx.md: operators and versions, the node tests, the models of wheels.
+"""Writes docs/how-to/onnx.md: operators and versions, the node tests, the models of wheels.
 
 Figures of the node tests are those of `tests/programs/onnx/figures.toml`, which `make onnx` counts
 and holds the project to; those of models are what `python -m tests.programs.onnx.real_models`
@@ -17,7 +17,7 @@ import aster_ml.nn.onnx  # noqa: F401  (fills the table of operators)
 from aster_ml.nn.onnx_ops.registry import HOST, OPERATORS
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "onnx.md"
+PAGE = ROOT / "docs" / "how-to" / "onnx.md"
 TESTS = ROOT / "tests" / "programs" / "onnx"
 BY_DEFINITION, ON_HOST, TENSORS = "by ONNX's definition", "on the host", "yes"
 

@@ -1,4 +1,4 @@
-"""Writes docs/ops, a page for each kind of op; `--check` says whether they are true.
+"""Writes docs/reference/ops, a page for each kind of op; `--check` says whether they are true.
 
 The meaning of an op is its row of `OP_TABLE`, its gradient what `gradient.py` says of its rule, the
 result of an example what it gives here. Only the examples themselves are written by hand.
@@ -16,7 +16,7 @@ from aster_ml.gradient import GRADIENT
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.ops import COMMUTATIVE, OP_TABLE, Group, Ops
 
-FOLDER = Path(__file__).resolve().parent.parent / "docs" / "ops"
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference" / "ops"
 
 
 class Page(NamedTuple):
@@ -141,7 +141,7 @@ def main() -> int:
             path.write_text(new, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != new:
             stale.append(path.name)
-    print(f"out of date: {', '.join(stale)}" if stale else "docs/ops is as the tables say")
+    print(f"out of date: {', '.join(stale)}" if stale else "docs/reference/ops is up to date")
     return 1 if stale else 0
 
 

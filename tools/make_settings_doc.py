@@ -1,4 +1,4 @@
-"""Writes docs/settings.md from the declarations in `aster_ml.config`.
+"""Writes docs/reference/settings.md from the declarations in `aster_ml.config`.
 
 `python tools/make_settings_doc.py` writes the page; `--check` writes nothing and fails, with the
 command that would help, when the committed page differs from the declarations.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from aster_ml.config import SETTINGS, Setting
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "settings.md"
 
 HEAD = """\
 <!-- Generated from src/aster_ml/config.py by `make docs`; edit the declarations there. -->
@@ -61,7 +61,7 @@ def main() -> int:
         PAGE.write_text(wanted, encoding="utf-8", newline="\n")
         print(f"{len(SETTINGS)} settings in {PAGE.name}")
     elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != wanted:
-        print("docs/settings.md differs from the declarations; run: make docs", file=sys.stderr)
+        print("docs/reference/settings.md is out of date; run: make docs", file=sys.stderr)
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""Pictures of the visualiser's page for docs/visualiser.md, at three sizes.
+"""Pictures of the visualiser's page for docs/how-to/visualiser.md, at three sizes.
 
 `python -m tools.make_viz_shots FOLDER` records a small network, opens its page in headless Chromium
 (CHROMIUM names it where it is not on PATH; playwright drives it) and writes PNG files.

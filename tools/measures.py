@@ -26,7 +26,7 @@ ALLOWED = ROOT / "tests" / "lint" / "measures.txt"
 # Networks, file formats and rows of benchmarks: words that the compiler does not know.
 WORKLOADS = ROOT / "tests" / "lint" / "workloads.txt"
 LAYERS = SOURCES / "layers.toml"
-OVERVIEW = ROOT / "docs" / "overview.md"
+OVERVIEW = ROOT / "docs" / "explanation" / "overview.md"
 RINGS = ("core", "library", "programs")
 # A comment above a constant that says where the number comes from.
 SOURCED = re.compile(r"(?i)\b(source|measured)\b")

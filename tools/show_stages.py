@@ -1,6 +1,6 @@
-"""Prints one small example at every stage of the compiler, and keeps docs/overview.md true.
+"""Prints one small example at every stage of the compiler, for docs/explanation/overview.md.
 
-`python -m tools.show_stages` prints; with `--write` the blocks of docs/overview.md between
+`python -m tools.show_stages` prints; with `--write` the blocks of that page between
 `<!-- stage: NAME -->` or `<!-- table: NAME -->` and `<!-- end -->` are written anew; with `--check`
 it says whether they are up to date. The target is a fixed one, so that the text is the same on
 every machine. Lines of code change with every commit: those of the core are only held to about.
@@ -32,7 +32,7 @@ from tools.make_kernels_doc import shortened
 from tools.make_passes_doc import PARTS
 
 ROOT = Path(__file__).resolve().parent.parent
-DOC = ROOT / "docs" / "overview.md"
+DOC = ROOT / "docs" / "explanation" / "overview.md"
 PACKAGE = ROOT / "src" / "aster_ml"
 TARGET = Target("CPU", "llvm", arch="example", vector_bits=256, vector_registers=16, threads=2)
 
@@ -183,7 +183,7 @@ def main() -> int:
         DOC.write_text(filled(old, exact=True), encoding="utf-8", newline="\n")
         return 0
     if filled(old) != old:
-        print("docs/overview.md is out of date: run make docs")
+        print("docs/explanation/overview.md is out of date: run make docs")
         return 1
     return 0
 

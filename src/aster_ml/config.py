@@ -266,8 +266,8 @@ NOOPT = Setting("NOOPT", 0, "1 leaves every kernel as plain loops.", ("codegen",
 VIZ = Setting(
     "VIZ",
     "0",
-    "1 records the run and writes it at exit as one HTML file to look at (docs/visualiser.md); a "
-    "path names the file.",
+    "1 records the run and writes it at exit as one HTML file to look at "
+    "(docs/how-to/visualiser.md); a path names the file.",
 )
 CLANG = Setting(
     "CLANG", 0, "1 renders C and compiles it with cc instead of LLVM in the process.", ("codegen",)
@@ -320,7 +320,7 @@ EXACT = Setting(
     "EXACT",
     0,
     "1 turns off rewrites after which a NaN, an infinity or the sign of a zero may be another one "
-    "than IEEE 754 gives operation by operation, such as x * 0 -> 0 (docs/floats.md).",
+    "than IEEE 754 gives operation by operation, such as x * 0 -> 0 (docs/reference/floats.md).",
     ("schedule", "codegen"),
     marked=True,
 )

@@ -1,7 +1,7 @@
 """Names that PyTorch and NumPy have and Aster has not, and what does the same here.
 
 Receives a name that was looked for; returns what a message says of it. Names that Aster has, and
-docs of what differs in meaning (docs/coming-from-pytorch.md), do not belong here.
+docs of what differs in meaning (docs/how-to/coming-from-pytorch.md), do not belong here.
 """
 
 from __future__ import annotations

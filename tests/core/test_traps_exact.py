@@ -1,6 +1,6 @@
 """Rewrites that change NaN, infinities or signs of zeros: each is done, and with EXACT=1 is not.
 
-The rows are those of the table in docs/floats.md.
+The rows are those of the table in docs/reference/floats.md.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def test_numbers_are_what_memory_would_be(name: str) -> None:
     data = np.array(EVERY, np.float32)
     with Context(EXACT=1):
         x = Tensor(data).realize()
-        # A power of 0.5 is a root, of -0.0 and -inf too (docs/floats.md).
+        # A power of 0.5 is a root, of -0.0 and -inf too (docs/reference/floats.md).
         for c in [c for c in EVERY if name != "**" or c != 0.5]:
             memory = Tensor(np.full(len(EVERY), c, np.float32)).realize()
             folded = [f(x, c), f(x, Tensor.full((len(EVERY),), c)), f(Tensor.full_like(x, c), x)]

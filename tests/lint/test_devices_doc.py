@@ -1,4 +1,4 @@
-"""docs/devices.md says what the runtimes have."""
+"""docs/reference/devices.md says what the runtimes have."""
 
 from __future__ import annotations
 

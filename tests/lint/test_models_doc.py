@@ -1,4 +1,4 @@
-"""docs/models.md says what the tables of the sources say."""
+"""docs/how-to/models.md says what the tables of the sources say."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from tools import make_reference
 from tools.make_reference import FOLDER, PACKAGE, filled, modules_of, pages, parts_of, unnamed
 
-TUNING = FOLDER.parent / "tuning"
+TUNING = FOLDER.parent / "explanation" / "tuning"
 RUN = "run: python -m tools.make_reference (with PYTHONPATH=src:.)"
 
 
@@ -61,7 +61,7 @@ def test_findings_that_comments_name_are_there() -> None:
     named = {
         name
         for path in PACKAGE.rglob("*.py")
-        for name in re.findall(r"docs/tuning/([\w.-]+\.md)", path.read_text(encoding="utf-8"))
+        for name in re.findall(r"docs/explanation/tuning/([\w.-]+\.md)", path.read_text("utf-8"))
     }
     there = {path.name for path in TUNING.glob("*.md")}
     assert len(named) > 5

@@ -1,4 +1,4 @@
-"""docs/settings.md says what the declarations say, and every setting says something."""
+"""docs/reference/settings.md says what the declarations say, and every setting says something."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STAGES = {"schedule", "codegen"}
 
 
 def test_committed_page_is_up_to_date() -> None:
-    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     assert page == settings_page(SETTINGS.values()), "run: make docs"
 
 

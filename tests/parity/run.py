@@ -213,7 +213,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         action="store_true",
         help="add what passes here, and there, to must_pass.txt",
     )
-    parser.add_argument("--doc", action="store_true", help="write docs/parity.md")
+    parser.add_argument("--doc", action="store_true", help="write docs/reference/parity.md")
     return parser.parse_args(argv)
 
 
@@ -281,7 +281,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.update_must_pass:
         tables.update_must_pass(outcomes, baseline)
     if options.doc:
-        document = REPOSITORY / "docs" / "parity.md"
+        document = REPOSITORY / "docs" / "reference" / "parity.md"
         document.write_text(tables.document(table, differs), encoding="utf-8")
     lost = tables.regressions(outcomes, must_pass)
     for test in lost:

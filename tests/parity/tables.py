@@ -125,7 +125,7 @@ def table(outcomes: Outcomes, baseline: set[str], differs: Mapping[str, str]) ->
 
 
 def document(text: str, differs: Mapping[str, str]) -> str:
-    """docs/parity.md: the table, how it is made, and what differs on purpose."""
+    """docs/reference/parity.md: the table, how it is made, and what differs on purpose."""
     reasons: dict[str, list[str]] = {}
     for test, reason in differs.items():
         reasons.setdefault(reason, []).append(test)

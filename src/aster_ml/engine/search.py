@@ -61,7 +61,7 @@ LEAST_TRIAL_S = 0.5
 # So often a candidate may end the device for the process that tries it; each takes a new process.
 MOST_LOSSES = 3
 # Candidates that are estimated to take so many times as long are not tried: estimates spread by a
-# factor of 1.7 (docs/tuning/threads.md).
+# factor of 1.7 (docs/explanation/tuning/threads.md).
 MOST_SLOWER = 4.0
 # What is compiled side by side before it is timed, a worker.
 BATCH = 4

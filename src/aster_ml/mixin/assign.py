@@ -244,7 +244,7 @@ class AssignMixin(IndexMixin, DevicesMixin):
         """Gives self the value `x`, which is copied, and with it all that shows it. Returns self.
 
         The value is repeated to our shape, and cast to our dtype where that loses nothing. What it
-        reads of self it reads before anything is written (docs/views.md).
+        reads of self it reads before anything is written (docs/reference/views.md).
 
         Raises: ShapeError, DTypeError or DeviceError where `x` does not fit in one of these;
         UnsupportedError for a view that shows one element several times, as expand does.

@@ -28,7 +28,7 @@ MAX_SPREAD = 4
 MAX_WAITING = 4
 # Scratch of so many bytes begins in the middle of a page, as far from where arrays begin as can be.
 # A load whose address agrees in its last 12 bits with that of a store shortly before waits for it,
-# as if it read what is stored (docs/tuning/pipelining.md).
+# as if it read what is stored (docs/explanation/tuning/pipelining.md).
 LEAST_PLACED_NBYTES, PAGE_NBYTES = 512, 4096
 
 

@@ -2,8 +2,9 @@
 
 Data alone: what is scheduled by it stands in `schedule/fusion` and `codegen/cpu`, and how it adds
 up to the cycles of a kernel in `codegen/estimate`. A figure names where it comes from: a page of
-docs/tuning, or the table of a vendor or of uops.info. What no machine was measured for has the
-figures of the one that was, a Zen 4; those that follow from a `Target` are no rows of their own.
+docs/explanation/tuning, or the table of a vendor or of uops.info. What no machine was measured for
+has the figures of the one that was, a Zen 4; those that follow from a `Target` are no rows of their
+own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The data of a recorded run: plain lists, dicts, numbers, texts, as docs/visualiser.md has them.
+"""Turns a recorded run into plain lists, dicts, numbers, texts (docs/how-to/visualiser.md).
 
 Receives a Recorder; returns what `json.dumps` takes. All that the page, the command line and the
 comparison of two runs show comes from here.

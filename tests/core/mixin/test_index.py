@@ -209,7 +209,7 @@ def test_gradients_that_meet_at_one_place_add_up(
 
 
 def test_indices_outside_read_and_write_nothing() -> None:
-    """What docs/coming-from-pytorch.md says of tensors of indices that nobody looks at."""
+    """What docs/how-to/coming-from-pytorch.md says of tensors of indices that nobody looks at."""
     x, i = Tensor([1.0, 2.0, 3.0]), Tensor([0, 7, -4])
     assert x[i].tolist() == x.gather(0, i).tolist() == [1, 0, 0]
     written = x.clone().realize()

@@ -1,4 +1,4 @@
-"""docs/interop.md is what the table of lines and the kept figures make it."""
+"""docs/how-to/interop.md is what the table of lines and the kept figures make it."""
 
 from __future__ import annotations
 

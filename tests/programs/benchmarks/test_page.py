@@ -254,7 +254,10 @@ def test_check_fails_where_a_ratio_has_fallen(
 
 @pytest.mark.parametrize(
     "results_path, folder",
-    [("benchmarks/results.json", "docs"), ("docs/zen5/results.json", "docs/zen5")],
+    [
+        ("benchmarks/results.json", "docs/explanation"),
+        ("docs/explanation/zen5/results.json", "docs/explanation/zen5"),
+    ],
 )
 def test_committed_page_and_plots_are_made_from_the_committed_results(
     results_path: str, folder: str
@@ -262,7 +265,7 @@ def test_committed_page_and_plots_are_made_from_the_committed_results(
     data = json.loads((ROOT / results_path).read_text(encoding="utf-8"))
     notes = page.read_notes(ROOT / "benchmarks" / "notes.toml")
     again = f"run: python -m benchmarks --render {results_path}"
-    again += "" if folder == "docs" else f" --out {folder}"
+    again += "" if folder == "docs/explanation" else f" --out {folder}"
     text = (ROOT / folder / "performance.md").read_text(encoding="utf-8")
     assert text == page.performance_page(data, notes), again
     made = plots.all_plots(data)

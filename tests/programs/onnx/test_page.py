@@ -1,4 +1,4 @@
-"""docs/onnx.md is what the tables of operators and the kept figures make it."""
+"""docs/how-to/onnx.md is what the tables of operators and the kept figures make it."""
 
 from __future__ import annotations
 

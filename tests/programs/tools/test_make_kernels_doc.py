@@ -1,4 +1,4 @@
-"""docs/generated-kernels.md and overview.md show what the compiler makes now."""
+"""docs/explanation/generated-kernels.md and overview.md show what the compiler makes now."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ FEW_STEPS = 4
 LINES, LINES_APART, LEAST_SAVED, LEAST_SUMMED = 2, 14, 200, 128
 # The same where one block is transposed at a time: lines of each value, those that it has to save,
 # and the least steps; and the most nodes for each result that are computed in as few lanes. For
-# both: docs/tuning/compile-time-llvm.md.
+# both: docs/explanation/tuning/compile-time-llvm.md.
 LINES_TURNED, LEAST_TURNED, LEAST_SUMMED_TURNED, MOST_NARROW = 5, 60, 256, 8
 # Steps of a short loop that are written out.
 MAX_WRITTEN_OUT = 8

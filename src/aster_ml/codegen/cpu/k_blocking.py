@@ -27,7 +27,7 @@ from aster_ml.uop.ranges import iterations, size_of
 
 # First caches that the columns of a strip fill that is read where it lies; from how many tiles of
 # rows they are read, fewer than pay for a packed panel, whose filling brings nothing else. The most
-# of them are those of SIMD values of a line (docs/tuning/prefetch.md).
+# of them are those of SIMD values of a line (docs/explanation/tuning/prefetch.md).
 STRIP_PART, LEAST_TILES, MOST_TILES = 2, 2, 20
 # Steps of a strip come in multiples of so many.
 EVEN_STEPS = 16
@@ -77,7 +77,7 @@ def crowded_strips(plan: Plan) -> int:
     for their lines, where several tiles in turn use each line; 1 where they have it as they are.
 
     Rows a multiple of a power of two apart have few of the places: 1536 rows of 768 numbers a
-    sixteenth (docs/tuning/prefetch.md).
+    sixteenth (docs/explanation/tuning/prefetch.md).
     """
     loops = [r for r in plan.kernel.outputs if not r.arg.kind.is_lane]
     found = broadcast_columns(plan.kernel.facts, loops[-1]) if loops else []

@@ -2,7 +2,7 @@
 
 Receives a Plan and accesses; gives steps, bytes and costs, none where it does not pay, and applies
 PREFETCH to reductions; hints of elementwise kernels are applied in `cpu/elementwise`.
-Where constants come from: docs/tuning/prefetch.md and non-temporal-stores.md.
+Where constants come from: docs/explanation/tuning/prefetch.md and non-temporal-stores.md.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def held_nbytes(a: Access) -> int:
 def can_ask(plan: Plan, count: int) -> bool:
     """Whether a step of a product has room for so many more loads beside those of its tile.
 
-    Where it has none, asking takes longer than waiting (docs/tuning/prefetch.md).
+    Where it has none, asking takes longer than waiting (docs/explanation/tuning/prefetch.md).
     """
     sides = [size_of(r) for r in plan.kernel.outputs if r.arg.kind is AxisType.UPCAST]
     results = prod(sides)

@@ -105,7 +105,7 @@ def loads_early(kernel: Kernel, target: Target, axis: UOp, lanes: int) -> bool:
 
     Lanes beyond the end would be loaded under masks, or where they lie apart one by one. Without
     registers for masks each masked store takes as long as tens of others: there it only has to be
-    whole, panel or not (docs/tuning/tails.md).
+    whole, panel or not (docs/explanation/tuning/tails.md).
     """
     if len(kernel.reduces) != 1 or not set(kernel.outputs) <= kernel.reduces[0].ranges:
         return False

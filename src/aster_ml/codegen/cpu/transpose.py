@@ -1,7 +1,7 @@
 """Tiles and blocks of transposes: what lies apart along the SIMD lanes is read in whole lines.
 
 Receives a Plan whose SIMD axis is chosen, and applies Opts to its Kernel. What asks for the next
-block is made in `codegen/prefetch`. Where constants come from: docs/tuning/transposes.md.
+block is made in `codegen/prefetch`. Constants: docs/explanation/tuning/transposes.md.
 """
 
 from __future__ import annotations

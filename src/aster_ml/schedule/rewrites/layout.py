@@ -8,7 +8,7 @@ rewrite: [.., channel, row, column], stored as it is -> [.., row, channel, colum
 when: each reading sums over channels, and over windows that slide along rows; and the rows of one
 channel fill two pages of memory
 why: what a window meets is then a few runs of memory, where each channel of each window had a page
-of its own: kernels kept a copy of it in scratch (docs/tuning/convolutions.md)
+of its own: kernels kept a copy of it in scratch (docs/explanation/tuning/convolutions.md)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations
 
-# Rows of fewer pages to a channel gain nothing by it (docs/tuning/convolutions.md).
+# Rows of fewer pages to a channel gain nothing by it (docs/explanation/tuning/convolutions.md).
 PAGES = 2
 
 
