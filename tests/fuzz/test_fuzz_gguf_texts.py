@@ -19,7 +19,17 @@ from aster_ml.nn.gguf import texts_of
 from aster_ml.nn.state import gguf_load
 from tests.fuzz.budget import check_all, draws
 
-LETTERS = [b"a", b"b", "é".encode(), "日".encode(), "😀".encode(), b"\0", b"\0" * 8, b"\xff", b"\xe6"]
+LETTERS = [
+    b"a",
+    b"b",
+    "é".encode(),
+    "日".encode(),
+    "😀".encode(),
+    b"\0",
+    b"\0" * 8,
+    b"\xff",
+    b"\xe6",
+]
 LENGTHS = [0, 1, 2, 3, 7, 8, 9, 17, 127, 255, 256, 257, 300]
 
 
