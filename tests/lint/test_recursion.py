@@ -54,7 +54,6 @@ BOUNDED: dict[Function, str] = {
     "apps.llm.template_sandbox:Meter.weight": CONFINED,
     "apps.llm.template_sandbox:wrap_made": CONFINED,
     "apps.llm.tokenizer:Tokenizer.marked": JSON,
-    "apps.llm.tokenizer:branch_of": "as deep as names begin with one another; deeper is refused",
     "codegen.decompose.ops:Decomposition.function": TYPE,
     "codegen.decompose.ops:Decomposition.power": TYPE,
     "dtype:dtypes.as_const": DATA,

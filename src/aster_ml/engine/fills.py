@@ -24,7 +24,8 @@ from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
-# Past this size the threads that share a kernel are quicker than making it is slow.
+# Past this size the threads that share a kernel are quicker than making it is slow; memory that is
+# zeros as the system gives it is not written at any size.
 MOST_NBYTES = 4 << 20
 
 
@@ -33,10 +34,11 @@ def fill_memory(afters: Iterable[UOp]) -> set[UOp]:
     done = set()
     for after in afters:
         number = number_for(after)
-        if number is not None:
-            place, store = after.src
-            buffer = storage.buffer_of(place)
-            fill(buffer, number)
+        if number is None:
+            continue
+        place, store = after.src
+        buffer = storage.buffer_of(place)
+        if fill(buffer, number):
             storage.set_computed([(after, place)], [buffer])
             done.add(store)
     if done:
@@ -54,8 +56,7 @@ def number_for(after: UOp) -> Any:
     base, value = place.base, store.src[1]
     if base.op is not Ops.BUFFER or value.op not in NUMBERS_ALONE or not all_int(place.shape):
         return None
-    nbytes = base.arg.size * base.dtype.itemsize
-    if not (0 < nbytes <= MOST_NBYTES and is_without_content(base) and is_whole_memory(place)):
+    if not (base.arg.size > 0 and is_without_content(base) and is_whole_memory(place)):
         return None
     return number_of(value)
 
@@ -69,12 +70,14 @@ def is_without_content(base: UOp) -> bool:
     return is_plain and not buffer.is_allocated() and base not in storage.DUE
 
 
-def fill(buffer: Buffer, number: Any) -> None:
-    """Writes a number of the buffer's dtype to all of it."""
+def fill(buffer: Buffer, number: Any) -> bool:
+    """Writes a number of the buffer's dtype to all of it; False where that is left to a kernel."""
     dtype = buffer.dtype
     kind = np.dtype(f"u{dtype.itemsize}")
     if bits_of(number, dtype) == 0 and buffer.allocate_zeros():
-        return
+        return True
+    if buffer.nbytes > MOST_NBYTES:
+        return False
     buffer.ensure_allocated()
     assert buffer.allocator is not None
     view = buffer.allocator.as_memoryview(buffer.handle, buffer.nbytes)
@@ -82,6 +85,7 @@ def fill(buffer: Buffer, number: Any) -> None:
         buffer.copyin(np.full(buffer.size, bits_of(number, dtype), kind).data)
     else:
         np.frombuffer(view, dtype=kind).fill(bits_of(number, dtype))
+    return True
 
 
 def bits_of(number: Any, dtype: DType) -> int:

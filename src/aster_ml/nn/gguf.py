@@ -16,6 +16,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, overload
 
+import numpy as np
+
 from aster_ml import Tensor
 from aster_ml.errors import ArgumentError, FormatError
 from aster_ml.helpers import round_up
@@ -88,17 +90,12 @@ class HeaderReader:
         result: list[str] = []
         while len(result) < count:
             chunk, start = cursor.look(8)
-            at, end, before = start, len(chunk), len(result)
-            while at + 8 <= end and len(result) < count:
-                stop = at + 8 + int.from_bytes(chunk[at : at + 8], "little")
-                if stop > end:
-                    break
-                result.append(chunk[at + 8 : stop].decode("utf-8", errors="replace"))
-                at = stop
-            cursor.position += at - start
-            cursor.allowance.take(STRING_NBYTES * (len(result) - before) + 4 * (at - start), "gguf")
-            if at == start:
-                result.append(self.string(what))
+            found, stop = texts_of(chunk, start, count - len(result))
+            nbytes = stop - start
+            cursor.position += nbytes
+            cursor.allowance.take(STRING_NBYTES * len(found) + 4 * nbytes, "gguf")
+            # One that is longer than a chunk is read alone.
+            result += found or [self.string(what)]
         return result
 
     def scalar(self, kind: int, what: str) -> Any:
@@ -112,7 +109,7 @@ class HeaderReader:
         self.cursor.allowance.take((8 if code in SMALL else NUMBER_NBYTES) * count, "gguf")
         if kind == BOOL and count and max(raw) > 1:
             raise FormatError(f"{what} is a truth value of {max(raw)}, 0 or 1 is wanted", "gguf")
-        return [item[0] for item in struct.iter_unpack(code, raw)]
+        return list(struct.unpack(f"<{count}{code[1:]}", raw))
 
     def value(self, kind: int, what: str, depth: int = 0) -> tuple[Any, Type]:
         """The next metadata value of that kind, and its type."""
@@ -148,6 +145,54 @@ class HeaderReader:
             types.append(found[1])
         alike = all([t == types[0] for t in types])
         return values, types if types and not alike else types[:1] or [[]]
+
+
+def texts_of(chunk: bytes, start: int, most: int) -> tuple[list[str], int]:
+    """The strings that are whole in a chunk from `start` on, and where the last of them ends.
+
+    why: where lengths are below 256, seven zeros after a byte are one; that these places follow one
+    another as the lengths say is checked for all at once, and what is left is read one by one
+    """
+    raw = np.frombuffer(chunk, np.uint8)[start:]
+    ends = start_of_texts(raw)[: most + 1]
+    result, at = [], start
+    if len(ends) > 1:
+        is_text = np.ones(int(ends[-1]), np.bool_)
+        # A zero stands for each length, the other bytes of it are left out.
+        for i in range(1, 8):
+            is_text[ends[:-1] + i] = False
+        joined = raw[: int(ends[-1])].copy()
+        joined[ends[:-1]] = 0
+        try:
+            texts = joined[is_text].tobytes().decode("utf-8").split("\0")[1:]
+        except UnicodeDecodeError:
+            texts = []
+        # A text with a zero in it is cut in two.
+        if len(texts) == len(ends) - 1:
+            result, at = texts, start + int(ends[-1])
+    while at + 8 <= len(chunk) and len(result) < most:
+        stop = at + 8 + int.from_bytes(chunk[at : at + 8], "little")
+        if stop > len(chunk):
+            break
+        result.append(chunk[at + 8 : stop].decode("utf-8", errors="replace"))
+        at = stop
+    return result, at
+
+
+def start_of_texts(raw: np.ndarray[Any, np.dtype[np.uint8]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Where strings of less than 256 bytes begin that follow one another from 0 on, and the end."""
+    zeros = raw == 0
+    is_length = zeros[1:-6].copy()
+    for i in range(2, 8):
+        is_length &= zeros[i : len(zeros) - 7 + i]
+    places = np.flatnonzero(is_length)
+    if len(places) == 0 or places[0] != 0:
+        return np.zeros(0, np.int64)
+    ends = places + 8 + raw[places]
+    wrong = np.flatnonzero(ends[:-1] != places[1:])
+    count = int(wrong[0]) + 1 if len(wrong) else len(places)
+    whole = ends[:count] <= len(raw)
+    return np.append(places[:count][whole], ends[:count][whole][-1:])
 
 
 @overload

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from aster_ml import Tensor, TinyJit, dtypes
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.helpers import prod
+from aster_ml.nn.fileio import part_of
 from aster_ml.nn.ggml_codes import CODED, Coded, Factor, Parts, product_of
 from aster_ml.nn.quantised import QuantTensor
 
@@ -323,6 +324,33 @@ class Interleaver:
             self.known[key] = Interleaved(packed), TinyJit(partial(interleaved_memory, packed.type))
         like, jit = self.known[key]
         return like.with_memory(jit(packed.blocks))
+
+    def by_parts(self, packed: QuantTensor, nbytes: int, after: Callable[[], None]) -> Interleaved:
+        """The matrix, in memory, made of some rows after the other; `after` is called behind each.
+
+        For a part so many bytes of blocks are read, or sixteen rows. Matrices of experts, and those
+        that the host does not see, are made at once.
+        """
+        m = packed.shape[0]
+        rows = max(nbytes * m // packed.nbytes() // LANES, 1) * LANES
+        if rows >= m or len(packed.shape) != 2 or not packed.blocks.memory().is_seen_by_host():
+            made = self(packed)
+            after()
+            return made
+        whole = Interleaved(packed)
+        memory = [Tensor.empty(*t.shape, dtype=t.dtype).realize() for t in whole.memory()]
+        left = [t.memory().as_memoryview() for t in memory]
+        blocks, each = packed.blocks.reshape(-1), packed.nbytes() // m
+        for start in range(0, m, rows):
+            stop = min(start + rows, m)
+            part = part_of(blocks, start * each, stop * each)
+            shape = (stop - start, *packed.blocks.shape[1:])
+            found = self(QuantTensor(packed.type, part.reshape(shape))).memory()
+            for i, made_bytes in enumerate([t.memory().as_memoryview() for t in found]):
+                left[i][: len(made_bytes)] = made_bytes
+                left[i] = left[i][len(made_bytes) :]
+            after()
+        return whole.with_memory(memory)
 
 
 def interleaved_memory(name: str, blocks: Tensor) -> list[Tensor]:

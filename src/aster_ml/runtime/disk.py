@@ -29,7 +29,6 @@ from aster_ml.errors import (
     FileMissingError,
     OutOfMemoryError,
 )
-from aster_ml.helpers import round_up
 from aster_ml.runtime.host_queue import HostQueue
 from aster_ml.target import IDLE, Target
 
@@ -219,22 +218,18 @@ def map_file(path: Path) -> mmap.mmap:
 
 
 def forget_pages(memory: memoryview) -> None:
-    """Gives pages of a mapped file back; what of them is read again comes from the system's cache.
+    """Gives the pages of the map that memory lies in back to the system.
 
-    Memory that lies in no map stays as it is.
+    What of them is read again comes from the system's cache. Other memory stays as it is.
     why: of what was copied in another form no page is wanted any more, and all that were touched
-    count as this process's memory
+    count as this process's memory, beside them those that the system maps around a small tensor
     """
     if not hasattr(mmap, "MADV_DONTNEED") or not memory.nbytes:
         return
     begin = np.frombuffer(memory, np.uint8).ctypes.data
     for found in list(MAPS):
-        first = begin - np.frombuffer(found, np.uint8).ctypes.data
-        if 0 <= first < len(found):
-            start = round_up(first, mmap.PAGESIZE)
-            stop = (first + memory.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-            if start < stop:
-                found.madvise(mmap.MADV_DONTNEED, start, stop - start)
+        if 0 <= begin - np.frombuffer(found, np.uint8).ctypes.data < len(found):
+            found.madvise(mmap.MADV_DONTNEED)
 
 
 def reserve(path: Path, number: int, length: int, stop: int) -> None:

@@ -109,17 +109,20 @@ def test_zeros_take_no_pages_before_their_use() -> None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
     # Sizes that no other test leaves behind: memory that was used is filled.
-    x = [Tensor.zeros(MOST_NBYTES - 4099 - n, dtype=dtypes.uint8).contiguous() for n in range(8)]
-    before = resident()
+    sizes = [size - 4099 - n for size in (MOST_NBYTES, 3 * MOST_NBYTES) for n in range(4)]
+    x = [Tensor.zeros(size, dtype=dtypes.uint8).contiguous() for size in sizes]
+    before, kernels = resident(), TOTALS.kernel_count
     Tensor.realize(*x)
     assert resident() - before < MOST_NBYTES
-    x[3][5:7] = 9
-    assert x[3][:9].tolist() == [0] * 5 + [9] * 2 + [0] * 2
-    assert x[4].max().item() == 0
+    assert launched(kernels) == 0
+    for i in (1, 5):
+        x[i][5:7] = 9
+        assert x[i][:9].tolist() == [0] * 5 + [9] * 2 + [0] * 2
+        assert x[i + 1].max().item() == 0
 
 
-def test_memory_that_was_used_is_filled_with_zeros() -> None:
-    size = MOST_NBYTES // 4 - 777
+@pytest.mark.parametrize("size", [MOST_NBYTES // 4 - 777, MOST_NBYTES // 2 - 777])
+def test_memory_that_was_used_is_filled_with_zeros(size: int) -> None:
     x = Tensor.ones(size).contiguous().realize()
     del x
     assert Tensor.zeros(size).contiguous().realize().abs().max().item() == 0

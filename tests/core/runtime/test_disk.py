@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 import sys
@@ -322,11 +321,10 @@ def test_pages_of_a_mapped_file_are_given_back(tmp_path: Path) -> None:
     x = Tensor.from_file(path, dtype="int32")
     own = Tensor(numbers).realize()
     assert x.sum(dtype="int64").item() == numbers.sum(dtype=np.int64)
-    touched = resident(path)
-    # A part of it, whose pages at both ends others may want.
-    memory = x.memory().as_memoryview()
-    forget_pages(memory[5000:-5000])
-    assert touched - resident(path) >= numbers.nbytes - 10000 - 2 * mmap.PAGESIZE
+    assert resident(path) >= numbers.nbytes
+    # A part of it: the system maps pages around those that are read.
+    forget_pages(x.memory().as_memoryview()[5000:5001])
+    assert resident(path) == 0
     assert x.tolist() == numbers.tolist()
     # What is no part of a map, and nothing at all.
     forget_pages(own.memory().as_memoryview())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -157,3 +159,29 @@ def test_matrices_of_one_form_share_a_recording() -> None:
     assert len({id(t.memory()) for m in made for t in m.memory()}) == 3 * len(made)
     with pytest.raises(ArgumentError, match="are wanted, F16"):
         make(ggml_quantize(Tensor.randn(16, K), "F16"))
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q8_0"])
+@pytest.mark.parametrize("rows", [1, 33, 160])
+def test_a_matrix_that_is_made_in_parts(name: str, rows: int, tmp_path: pathlib.Path) -> None:
+    packed = ggml_quantize(Tensor.randn(rows, K), name).realize()
+    blocks = packed.blocks.numpy()
+    blocks.tofile(tmp_path / "x")
+    mapped = Tensor.from_file(tmp_path / "x").reshape(*blocks.shape)
+    for given in (packed, QuantTensor(name, mapped)):
+        for nbytes in (1, packed.nbytes() // 3, packed.nbytes()):
+            calls: list[int] = []
+            made = Interleaver().by_parts(given, nbytes, lambda c=calls: c.append(1))
+            some = max(nbytes * rows // packed.nbytes() // 16, 1) * 16
+            assert len(calls) == -(-rows // some)
+            assert made.shape == (rows, K)
+            assert (made.dequantize().numpy() == packed.dequantize().numpy()).all()
+
+
+def test_experts_are_made_at_once() -> None:
+    blocks = ggml_quantize(Tensor.randn(64, K), "Q4_0").blocks
+    packed = QuantTensor("Q4_0", blocks.reshape(2, 32, -1, 18))
+    calls: list[int] = []
+    made = Interleaver().by_parts(packed.to("CPU").realize(), 1, lambda: calls.append(1))
+    assert (made.dequantize().numpy() == packed.dequantize().numpy()).all()
+    assert len(calls) == 1

@@ -9,13 +9,12 @@ import importlib.util
 import json
 import pathlib
 import random
-import re
 from typing import Any
 
 import pytest
 
 from aster_ml.apps.llm.pretokenizers import PATTERNS, SAME
-from aster_ml.apps.llm.tokenizer import CONTROL, Tokenizer, pattern_of
+from aster_ml.apps.llm.tokenizer import CONTROL, Tokenizer
 from aster_ml.errors import ArgumentError, FormatError
 from tests.fuzz.budget import check_all, draws
 from tests.programs.llm.vocabularies import (
@@ -253,16 +252,3 @@ def test_a_text_that_has_no_room_is_refused_early() -> None:
             tokenizer.encode(text, room=100)
         assert sum(seen) <= most
     assert len(tokenizer.encode("Z" * 100, room=100)) == 100
-
-
-def test_many_names_are_looked_for_at_once() -> None:
-    """The longest of those that begin alike is found, as by trying each."""
-    rng = random.Random(4)
-    names = {"".join(rng.choices("<ab|>", k=rng.randint(1, 5))) for _ in range(200)}
-    one_by_one = re.compile("|".join(re.escape(n) for n in sorted(names, key=len, reverse=True)))
-    for _ in range(200):
-        text = "".join(rng.choices("<ab|>", k=40))
-        assert pattern_of(sorted(names)).findall(text) == one_by_one.findall(text)
-    assert pattern_of([]).search("a") is None
-    with pytest.raises(FormatError, match="nested too deep"):
-        pattern_of(["a" * i for i in range(1, 3000)])

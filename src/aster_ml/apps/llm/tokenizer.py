@@ -1,8 +1,8 @@
 """A model's tokenizer, from the vocabulary in its GGUF file.
 
-Receives the metadata of a file; returns a `Tokenizer`: text to token numbers and back. Merging is
-done by the package `tokenizers`; what is read from the file, and which bytes a token stands for, is
-settled here. Chat templates are in `template`.
+Receives the metadata of a file; returns a `Tokenizer`: text to token numbers and back. Bytes are
+merged by the package `tokenizers`, letters by `pieces`; what is read from the file, and which bytes
+a token stands for, is settled here. Chat templates are in `template`.
 
 Source: Sennrich et al., BPE (2016); Radford et al., GPT-2 (2019) for byte-level vocabularies; Kudo
 and Richardson, SentencePiece (2018).
@@ -13,19 +13,20 @@ from __future__ import annotations
 import codecs
 import itertools
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, overload
 
+import numpy as np
+
 from aster_ml.apps.llm.extras import needed
-from aster_ml.apps.llm.merges import merges_of
+from aster_ml.apps.llm.pieces import SPACE, Pieces
 from aster_ml.apps.llm.pretokenizers import WHOLE_FIRST, patterns_of
+from aster_ml.apps.llm.special_names import Names
 from aster_ml.errors import ArgumentError, FormatError
 from aster_ml.nn.fileio import show_value
 
 # Kinds of tokens in a file.
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-SPACE = "\u2581"
 # Tokens that end an answer, in vocabularies that name none or one of several.
 ENDS = (
     "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
@@ -48,6 +49,7 @@ def byte_letters() -> dict[str, int]:
 
 
 LETTERS = byte_letters()
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Tokenizer:
@@ -64,7 +66,8 @@ class Tokenizer:
             raise FormatError("the file has no vocabulary (tokenizer.ggml.tokens)", "gguf")
         self.kinds = self.numbers("token_type", len(self.tokens), NORMAL)
         self.model = metadata.get("tokenizer.ggml.model")
-        self.number = {token: i for i, token in reversed(list(enumerate(self.tokens)))}
+        # Of tokens that are there twice the first one is found.
+        self.number = dict(zip(reversed(self.tokens), reversed(range(len(self.tokens)))))
         self.space_prefix = self.flag("add_space_prefix", self.model == "llama")
         self.bos, self.eos = self.special_number("bos"), self.special_number("eos")
         self.adds_bos = self.flag("add_bos_token", self.model == "llama") and self.bos is not None
@@ -73,22 +76,22 @@ class Tokenizer:
         known = [self.number.get(text) for text in ENDS]
         self.ends = frozenset([i for i in [*named, *known] if i is not None])
         # Those that begin and end texts are of control, also in files that call them a user's.
-        own = [t for t, i in self.number.items() if t and self.kinds[i] in (CONTROL, USER)]
+        kinds = np.array(self.kinds)
+        special = np.flatnonzero((kinds == CONTROL) | (kinds == USER)).tolist()
+        own = {self.tokens[i] for i in special if self.number[self.tokens[i]] == i} - {""}
         heads = {*self.ends, self.bos}
-        control = [
-            t for t in own if self.kinds[self.number[t]] == CONTROL or self.number[t] in heads
-        ]
+        control = {t for t in own if kinds[self.number[t]] == CONTROL or self.number[t] in heads}
         # Tokens that are found whole: those of control only where the text may have them.
-        self.all_names = pattern_of(own)
-        self.user_names = pattern_of(sorted({*own}.difference(control)))
-        self.control_names = pattern_of(control, "(?=", ")")
-        self.control_heads = frozenset([t[:i] for t in control for i in range(1, len(t))])
-        self.longest_head = max([len(t) for t in self.control_heads], default=0)
+        self.all_names = Names(own)
+        self.user_names = Names(own - control)
+        self.control_names = Names(control)
         self.is_byte_level = self.model == "gpt2"
+        # Finds the tokens of a text.
+        self.engine: Callable[[str], list[int]]
         if self.is_byte_level:
             self.engine = self.byte_level()
         elif self.model == "llama":
-            self.engine = self.sentencepiece()
+            self.engine = self.sentencepiece(kinds)
         else:
             raise FormatError(
                 f"the tokenizer is of the kind {show_value(self.model)}, which is not known here; "
@@ -96,9 +99,8 @@ class Tokenizer:
                 "gguf",
             )
         self.bytes_of = TokenBytes(self.token_bytes, len(self.tokens))
-        for i, kind in enumerate(self.kinds):
-            if kind == BYTE:
-                self.token_bytes(i)
+        for i in np.flatnonzero(kinds == BYTE).tolist():
+            self.token_bytes(i)
         # Lists of texts that nobody asks for again.
         del self.metadata
 
@@ -115,7 +117,7 @@ class Tokenizer:
     def texts(self, key: str) -> list[str]:
         """A list of texts. Raises: FormatError where it is none."""
         found = self.get(key, [])
-        if not isinstance(found, list) or not all([isinstance(x, str) for x in found]):
+        if not isinstance(found, list) or not set(map(type, found)) <= {str}:
             raise FormatError(f"tokenizer.ggml.{key} is no list of texts", "gguf")
         return found
 
@@ -124,7 +126,7 @@ class Tokenizer:
         found = self.get(key)
         if found is None:
             return [default] * count
-        if not isinstance(found, list) or any([x.__class__ not in (int, float) for x in found]):
+        if not isinstance(found, list) or not set(map(type, found)) <= {int, float}:
             raise FormatError(f"tokenizer.ggml.{key} is no list of numbers", "gguf")
         if len(found) != count:
             raise FormatError(
@@ -147,7 +149,7 @@ class Tokenizer:
 
     # engines
 
-    def byte_level(self) -> Any:
+    def byte_level(self) -> Callable[[str], list[int]]:
         """Bytes as letters, cut by the file's patterns, merged by the file's list."""
         library = needed("tokenizers", "llm")
         name, patterns = patterns_of(self.get("pre", "default"))
@@ -155,11 +157,22 @@ class Tokenizer:
             library.pre_tokenizers.Split(library.Regex(pattern), "isolated") for pattern in patterns
         ]
         whole = name in WHOLE_FIRST or self.flag("ignore_merges", False)
-        engine = self.make_engine(library, self.merges(), ignore_merges=whole)
+        merges = self.merges()
+        try:
+            made = library.models.BPE(self.number, merges, ignore_merges=whole)
+            engine = library.Tokenizer(made)
+        except Exception as error:
+            raise FormatError(f"the vocabulary makes no tokenizer: {error}", "gguf") from error
         engine.pre_tokenizer = library.pre_tokenizers.Sequence(
             [*cuts, library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
         )
-        return engine
+
+        def tokens_of(text: str) -> list[int]:
+            """The tokens that the package finds; Python's lock is free meanwhile."""
+            found: list[int] = engine.encode_batch_fast([text], add_special_tokens=False)[0].ids
+            return found
+
+        return tokens_of
 
     def merges(self) -> list[tuple[str, str]]:
         """The merges of the file. Raises: FormatError for one of tokens that are not there."""
@@ -175,29 +188,14 @@ class Tokenizer:
             result.append((left, right))
         return result
 
-    def sentencepiece(self) -> Any:
+    def sentencepiece(self, kinds: Array) -> Pieces:
         """Characters merged to the pieces of the best scores; what is unknown becomes bytes."""
-        library = needed("tokenizers", "llm")
         scores = self.numbers("scores", len(self.tokens), 0.0)
-        if any([score != score for score in scores]):
+        if np.isnan(scores).any():
             raise FormatError("tokenizer.ggml.scores has what is no number", "gguf")
-        pieces = [
-            (-scores[i], i, text)
-            for text, i in self.number.items()
-            if self.kinds[i] in (NORMAL, USER) and len(text) > 1
-        ]
-        merges = merges_of([text for _, _, text in sorted(pieces)], self.number)
-        unknown = next((t for t, i in self.number.items() if self.kinds[i] == UNKNOWN), None)
-        engine = self.make_engine(library, merges, byte_fallback=True, unk_token=unknown)
-        engine.normalizer = library.normalizers.Replace(" ", SPACE)
-        return engine
-
-    def make_engine(self, library: Any, merges: list[tuple[str, str]], **options: Any) -> Any:
-        """A tokenizer of the package, of this vocabulary and these merges."""
-        try:
-            return library.Tokenizer(library.models.BPE(self.number, merges, **options))
-        except Exception as error:
-            raise FormatError(f"the vocabulary makes no tokenizer: {error}", "gguf") from error
+        mergeable = (kinds == NORMAL) | (kinds == USER)
+        unknown = np.flatnonzero(kinds == UNKNOWN)[:1].tolist()
+        return Pieces(self.number, mergeable.tolist(), scores, unknown[0] if unknown else None)
 
     # text to tokens and back
 
@@ -207,7 +205,7 @@ class Tokenizer:
         """The tokens of a text; with `special`, names of special tokens stand for them.
 
         `bos` puts the token of the beginning first, where the file wants that and it is not there.
-        `mark` is left out: see `marked`. Other threads run meanwhile.
+        `mark` is left out: see `marked`. Other threads run meanwhile, or in turn.
 
         Raises: ArgumentError where there are more than `room` tokens, unless that is 0; a text that
         is much too long is not read to its end.
@@ -217,10 +215,10 @@ class Tokenizer:
             raise too_long(f"{len(plain):,} letters", room)
         result: list[int] = []
         at = 0
-        for match in (self.all_names if special else self.user_names).finditer(plain):
-            result += self.merge(plain[at : match.start()], mark, room)
-            result.append(self.number[match[0]])
-            at = match.end()
+        for start, name in (self.all_names if special else self.user_names).find(plain):
+            result += self.merge(plain[at:start], mark, room)
+            result.append(self.number[name])
+            at = start + len(name)
             if room and len(result) > MARGIN * room:
                 raise too_long(f"more than {len(result):,} tokens", room)
         result += self.merge(plain[at:], mark, room)
@@ -247,9 +245,8 @@ class Tokenizer:
         return self.merged(prefixed)
 
     def merged(self, text: str) -> list[int]:
-        """The tokens of a text as the package finds them; Python's lock is free meanwhile."""
-        found: list[int] = self.engine.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        return found
+        """The tokens of a text."""
+        return self.engine(text)
 
     # words of a text that are names of control
 
@@ -269,9 +266,9 @@ class Tokenizer:
 
     def marked_text(self, text: str, mark: str) -> str:
         """A text with a mark behind the first letter of each name, and of what may become one."""
-        starts = [match.start() + 1 for match in self.control_names.finditer(text)]
-        tails = range(max(0, len(text) - self.longest_head), len(text))
-        if any([text[at:] in self.control_heads for at in tails]):
+        starts = [at + 1 for at in self.control_names.starts(text)]
+        tails = range(max(0, len(text) - self.control_names.longest), len(text))
+        if any([self.control_names.is_begun(text[at:]) for at in tails]):
             starts.append(len(text))
         if not starts:
             return text
@@ -320,42 +317,6 @@ def too_long(said: str, room: int) -> ArgumentError:
         f"the prompt has {said}, and there is room for {room} tokens; it has to be shorter "
         "(nothing is cut in silence), or the context longer (--context)"
     )
-
-
-def pattern_of(names: Sequence[str], opening: str = "", closing: str = "") -> re.Pattern[str]:
-    """A pattern for any of these names, the longest; its time does not grow with their number.
-
-    Raises: FormatError where too many begin with one another.
-    """
-    tree: dict[str, Any] = {}
-    for name in names:
-        node = tree
-        for letter in name:
-            node = node.setdefault(letter, {})
-        node[""] = {}
-    try:
-        return re.compile(f"{opening}{branch_of(tree) if names else '(?!)'}{closing}")
-    except (RecursionError, OverflowError, re.error) as error:
-        raise FormatError(
-            f"names of special tokens are nested too deep: {error}", "gguf"
-        ) from error
-
-
-def branch_of(node: dict[str, Any]) -> str:
-    """A pattern for what may follow in a tree of names."""
-    chains = []
-    for letter, after in node.items():
-        chain = letter
-        while len(after) == 1 and "" not in after:
-            # A chain of letters without a branch.
-            (more, after), *_ = after.items()
-            chain += more
-        if letter:
-            rest = branch_of(after) if set(after) != {""} else ""
-            chains.append(re.escape(chain) + rest)
-    if not chains:
-        return ""
-    return f"(?:{'|'.join(chains)})" + ("?" if "" in node else "")
 
 
 class TokenBytes(Sequence[bytes]):

@@ -8,6 +8,7 @@ Which weights a layer has is in `model`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
@@ -27,6 +28,8 @@ PACKED = "packed"
 INT8, FLOAT, AUTO = "int8", "float", "auto"
 # Bytes that are read and unpacked together: one schedule for many tensors, and a bar that moves.
 BATCH_BYTES = 32 << 20
+# Bytes that are interleaved together: so many of a file are in memory twice.
+PART_BYTES = 8 << 20
 F16_MAX = 65504.0
 # Types whose numbers can be beyond those of float16.
 WIDE = frozenset({"F32", "BF16", "F64"})
@@ -231,19 +234,18 @@ def load_weights(
     found: dict[str, Tensor] = {}
     interleaved: dict[str, Interleaved] = {}
     waiting: list[tuple[str, QuantTensor]] = []
+    integers = {
+        name: packed
+        for name, packed in tensors.items()
+        if stays_packed(packed, dtype) and multiplies_integers(packed, products)
+    }
     interleave, nbytes = Interleaver(), 0
     total = sum([packed.nbytes() for packed in tensors.values()])
     with tqdm(
         total=total, unit="B", unit_scale=True, desc="weights", disable=not progress, leave=False
     ) as bar:
         for name, packed in tensors.items():
-            if stays_packed(packed, dtype) and multiplies_integers(packed, products):
-                here = packed.to(Device.DEFAULT).realize()
-                interleaved[name] = interleave(here)
-                memory = here.blocks.memory()
-                if memory.is_seen_by_host():
-                    forget_pages(memory.as_memoryview())
-                bar.update(packed.nbytes())
+            if name in integers:
                 continue
             waiting.append((name, packed))
             nbytes += packed.nbytes()
@@ -253,8 +255,20 @@ def load_weights(
                 waiting, nbytes = [], 0
         found.update(read(waiting, dtype))
         bar.update(nbytes)
+        # Afterwards, since of many small tensors many pages are read at a time.
+        for name, packed in integers.items():
+            here = packed.to(Device.DEFAULT).realize()
+            interleaved[name] = interleave.by_parts(here, PART_BYTES, partial(forget, here))
+            bar.update(packed.nbytes())
     sizes = {name: tensors[name].nbytes() for name in found if stays_packed(tensors[name], dtype)}
     return Weights(found, sizes, interleaved)
+
+
+def forget(packed: QuantTensor) -> None:
+    """Gives pages of a mapped file back that were read to make a weight."""
+    memory = packed.blocks.memory()
+    if memory.is_seen_by_host():
+        forget_pages(memory.as_memoryview())
 
 
 def multiplies_integers(packed: QuantTensor, products: str) -> bool:
@@ -295,6 +309,8 @@ def read(waiting: Sequence[tuple[str, QuantTensor]], dtype: str) -> dict[str, Te
         result[name] = made[-1]
     if result:
         Tensor.realize(*made, *held, *largest.values())
+        for _, packed in waiting:
+            forget(packed)
     for name, most in largest.items():
         if not most.item() <= F16_MAX:
             raise FormatError(
