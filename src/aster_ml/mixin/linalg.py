@@ -36,11 +36,6 @@ class LinalgMixin(Base):
 
     __slots__ = ()
 
-    def wide_floats(self) -> Self:
-        """Self as floats of at least 32 bits, since a step loses what it rounds away."""
-        x = self.floating()
-        return x.cast(dtypes.float32) if x.dtype.itemsize < 4 else x
-
     def qr(self) -> tuple[Self, Self]:
         """An orthogonal Q [m, m] and an upper triangular R [m, n] whose product is self.
 
@@ -50,7 +45,7 @@ class LinalgMixin(Base):
         Source: Householder 1958; signs as LAPACK's geqrf has them.
         """
         m, n = matrix_sizes(self, "qr")
-        r = self.wide_floats()
+        r = wide_floats(self)
         lead = r.shape[:-2]
         rows = self.arange(m, device=self.device).reshape((m, 1))
         columns = self.arange(n, device=self.device)
@@ -92,7 +87,7 @@ class LinalgMixin(Base):
             u, s, vt = self.transpose(-2, -1).svd(full_matrices)
             return vt.transpose(-2, -1), s, u.transpose(-2, -1)
         none = [None] * (len(self.shape) - 2)
-        given = self.wide_floats()
+        given = wide_floats(self)
         q, r = given.detach().qr()
         a = r.shrink([*none, (0, n), None])
         turned, v = orthogonalize_columns(a, n)
@@ -149,6 +144,12 @@ def with_rule(rule: str, value: L, source: L, *others: L) -> L:
     """`value`, which the source and the others decide, with the gradients of `matrix_gradient`."""
     nodes = tuple([x.uop for x in (value.detach(), source, *others)])
     return source.derive_with(UOp(Ops.DETACH, value.dtype, nodes, RuleArg(rule)), *others)
+
+
+def wide_floats(x: L) -> L:
+    """The value as floats of at least 32 bits, since a step loses what it rounds away."""
+    x = x.floating()
+    return x.cast(dtypes.float32) if x.dtype.itemsize < 4 else x
 
 
 def root_of_sum(x: L) -> L:

@@ -14,7 +14,7 @@ from typing import Any
 
 from aster_ml.dtype import DType, dtypes, least_upper_dtype
 from aster_ml.errors import ShapeError
-from aster_ml.mixin.linalg import LinalgMixin, matrix_sizes, with_rule
+from aster_ml.mixin.linalg import LinalgMixin, matrix_sizes, wide_floats, with_rule
 from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.uop.infer import show_shape
 
@@ -29,7 +29,7 @@ class SolveMixin(LinalgMixin):
         m, n = matrix_sizes(self, what)
         if m != n:
             raise ShapeError(f"{what}: {show_shape(self.shape)}; a square matrix is wanted")
-        return self.wide_floats()
+        return wide_floats(self)
 
     @property
     def mT(self) -> Any:
@@ -79,7 +79,7 @@ class SolveMixin(LinalgMixin):
         Dtype: what both promote to, and at least float32.
         Raises: ShapeError unless rows equal columns.
         """
-        a, b = self.square_matrix("solve"), other.wide_floats()
+        a, b = self.square_matrix("solve"), wide_floats(other)
         dtype = least_upper_dtype(a.dtype, b.dtype)
         a, b = a.cast(dtype), b.cast(dtype)
         if other.ndim == 1:
@@ -168,7 +168,7 @@ class SolveMixin(LinalgMixin):
         Shapes: self [*b, m, n] -> [*b].
         Dtype: the default int.
         """
-        values = self.wide_floats().svd(False)[1]
+        values = wide_floats(self).svd(False)[1]
         least = values.max(-1, keepdim=True) * tolerance(self, rtol)
         return (values > least).sum(-1)
 
@@ -180,7 +180,7 @@ class SolveMixin(LinalgMixin):
         Shapes: self [*b, m, n] -> [*b, n, m].
         Dtype: that of self for floats of at least 32 bits, else float32 or the default float.
         """
-        a: Any = self.wide_floats()
+        a: Any = wide_floats(self)
         fixed = a.detach().contiguous()
         u, s, vt = fixed.svd(False)
         kept = s > s.max(-1, keepdim=True) * tolerance(self, rtol)
