@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from aster_ml.config import DEFAULT_FLOAT
-from aster_ml.errors import DTypeError, NumberRangeError, UnknownDTypeError
+from aster_ml.errors import DTypeError, FloatWantedError, NumberRangeError, UnknownDTypeError
 from aster_ml.helpers import cdiv, kind_of
 
 # What errors of complex numbers end with.
@@ -417,7 +417,7 @@ class dtypes(metaclass=DTypesType):
     def finfo(dtype: DType) -> tuple[Any, Any]:
         """Exponent and mantissa width, in bits."""
         if dtype not in FLOAT_BITS:
-            raise DTypeError(f"{dtype} is no floating-point type")
+            raise FloatWantedError(f"{dtype} is no floating-point type")
         return FLOAT_BITS[dtype]
 
     @staticmethod

@@ -1,7 +1,9 @@
 """The errors that users see, and the one that means Aster itself is wrong.
 
 Every user error is also an instance of the built-in class that a Python programmer would expect
-(`ValueError`, `TypeError`, ...), so existing `except` clauses keep working. Messages say what was
+(`ValueError`, `TypeError`, ...), so existing `except` clauses keep working. What programs written
+for tinygrad know as an assertion that fails, on shapes, dtypes, arguments and gradients, is an
+`AssertionError` as well. Messages say what was
 given, what was wanted and what would do. Nothing here knows of tensors or devices.
 """
 
@@ -15,11 +17,11 @@ class AsterError(RuntimeError):
     """
 
 
-class ShapeError(AsterError, ValueError):
+class ShapeError(AsterError, ValueError, AssertionError):
     """Shapes, axes or sizes that do not fit together."""
 
 
-class DTypeError(AsterError, TypeError):
+class DTypeError(AsterError, TypeError, AssertionError):
     """A dtype that does not exist, does not mix, or is not supported by an operation."""
 
 
@@ -27,7 +29,11 @@ class UnknownDTypeError(DTypeError, AttributeError):
     """A name that no dtype has: `dtypes.typo` and `dtype="typo"` are the same mistake."""
 
 
-class NodeDTypeError(DTypeError, AssertionError):
+class FloatWantedError(DTypeError, ValueError):
+    """A dtype that is none of floats where one is wanted; a ValueError too."""
+
+
+class NodeDTypeError(DTypeError):
     """A dtype asked for beside a node that has another."""
 
 
@@ -39,30 +45,27 @@ class NumberRangeWarning(UserWarning):
     """Numbers of a list have been wrapped to the int dtype that was asked for."""
 
 
-class ArgumentError(AsterError, ValueError):
+class ArgumentError(AsterError, ValueError, AssertionError):
     """An argument whose value makes no sense for the operation."""
 
 
-class SymbolicSizeError(ShapeError, AssertionError):
-    """A size that is symbolic where its number is needed.
-
-    It is an AssertionError too, as programs with symbolic sizes expect.
-    """
+class SymbolicSizeError(ShapeError):
+    """A size that is symbolic where its number is needed."""
 
 
-class BindError(ArgumentError, AssertionError):
+class BindError(ArgumentError):
     """A variable without a value, with one out of its bounds, or with two at once."""
 
 
-class PreconditionError(ShapeError, ArgumentError, AssertionError):
-    """An argument that programs written for tinygrad know to fail an assertion."""
+class PreconditionError(ShapeError, ArgumentError):
+    """An argument that does not fit a shape."""
 
 
 class SignatureError(ArgumentError, TypeError):
     """Arguments of kinds that do not go together."""
 
 
-class FieldError(ArgumentError, AssertionError):
+class FieldError(ArgumentError):
     """A name that no field of a node has."""
 
 
@@ -82,12 +85,12 @@ class OutOfMemoryError(AsterError, MemoryError):
     """A device has no room for an allocation."""
 
 
-class GradientError(AsterError, RuntimeError):
+class GradientError(AsterError, AssertionError):
     """A gradient was asked of something that has none."""
 
 
-class UnreducedError(GradientError, AssertionError):
-    """A gradient of several elements at once; an AssertionError too, as programs expect."""
+class UnreducedError(GradientError):
+    """A gradient of several elements at once."""
 
 
 class IndexShapeError(ShapeError, IndexRangeError):

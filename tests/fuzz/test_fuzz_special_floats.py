@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
+from aster_ml.runtime.clang import find_compiler
 from tests.fuzz.budget import check_all, draws
 
 Record = Callable[[str, str], None]
@@ -119,9 +120,24 @@ def drawn_step(rng: np.random.Generator, x: Pair, pool: list[Pair], text: list[s
 
 
 def test_special_floats(record_property: Record) -> None:
-    # Compilers of C round a product and a sum once.
-    with Context(EXACT=1, CLANG=0):
+    with Context(EXACT=1):
         check_all("special floats", draws(60, 5000), program_line, record_property)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler on PATH: cc")
+def test_special_floats_in_c(record_property: Record) -> None:
+    with Context(EXACT=1, CLANG=1):
+        check_all("special floats in C", draws(10, 1000), program_line, record_property)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler on PATH: cc")
+def test_products_in_c_are_rounded_before_they_are_added() -> None:
+    """Of the kinds of the programs above, the two that a contraction gives another result."""
+    big, small = np.float32([-3.4e38, 3e38]), np.float32([1e-45, 3e-45])
+    with Context(EXACT=1, CLANG=1):
+        x, y = Tensor(big), Tensor(small)
+        assert (x * 2 - x).tolist() == [-math.inf, math.inf]
+        assert (y * -0.5 + y).tolist() == (small * np.float32(-0.5) + small).tolist()
 
 
 def gradient_line(seed: int) -> str | None:

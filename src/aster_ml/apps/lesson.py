@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from aster_ml.errors import ArgumentError
+from aster_ml.errors import ArgumentError, AsterError
 from aster_ml.processes import run_quietly
 
 MARK = "# >"
@@ -132,11 +132,10 @@ def check(path: Path, answers: Path) -> list[Outcome]:
             function(learner)
         except NotImplementedError:
             outcomes.append(Outcome(name[6:], False, f"not begun. {hint}"))
-        except AssertionError as error:
-            outcomes.append(Outcome(name[6:], False, f"not yet: {error}. {hint}"))
         except Exception as error:  # a learner's mistake is shown, whatever it is
-            said = f"{type(error).__name__}: {error}"
-            outcomes.append(Outcome(name[6:], False, f"raised {said}. {hint}"))
+            own = isinstance(error, AssertionError) and not isinstance(error, AsterError)
+            said = f"not yet: {error}" if own else f"raised {type(error).__name__}: {error}"
+            outcomes.append(Outcome(name[6:], False, f"{said}. {hint}"))
         else:
             outcomes.append(Outcome(name[6:], True, "solved"))
     return outcomes

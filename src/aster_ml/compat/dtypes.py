@@ -19,6 +19,7 @@ from aster_ml.dtype import (
     to_numpy_dtype,
     truncate,
 )
+from aster_ml.errors import DTypeError
 
 __all__ = [
     "DTYPES_DICT",
@@ -75,7 +76,12 @@ def _from_torch_dtype(torchdtype: Any) -> DType:
 
 
 def float_to_fp8(x: float, dtype: DType) -> int:
-    """The byte of the fp8 number next to `x`; finite values saturate."""
+    """The byte of the fp8 number next to `x`; finite values saturate.
+
+    Raises: DTypeError for a dtype that is not fp8.
+    """
+    if dtype not in FP8_LIMITS:
+        raise DTypeError(f"float_to_fp8: {dtype.name}; one of fp8e4m3 and fp8e5m2 is wanted")
     if math.isfinite(x):
         x = min(max(x, -FP8_LIMITS[dtype]), FP8_LIMITS[dtype])
     return int(np.array(x, dtype=to_numpy_dtype(dtype)).view("uint8"))

@@ -25,6 +25,9 @@ MEANS: dict[str, tuple[int, Callable[[Any], dict[str, Any]], str]] = {
 OWN_WAY = "the compiler decides by cost"
 ONE_BACKEND = "each device has one compiler; CLANG=1 has C compiled"
 NO_SUCH_DEVICE = "Aster has no such device"
+IN_BOUNDS = (
+    "SPEC=1 checks that accesses stay inside of their buffers, CHECK_INDEX=1 values of indices"
+)
 NO_TENSOR_CORES = "products go to tensor cores where the device has them"
 # name: (default, why nothing follows)
 WITHOUT_EFFECT: dict[str, tuple[int | str, str]] = {
@@ -33,7 +36,7 @@ WITHOUT_EFFECT: dict[str, tuple[int | str, str]] = {
     "AMD_CC": ("", NO_SUCH_DEVICE),
     "AMD_LLVM": (0, NO_SUCH_DEVICE),
     "AMX": (0, NO_TENSOR_CORES),
-    "CHECK_OOB": (0, "SPEC=1 checks that accesses stay inside of their buffers"),
+    "CHECK_OOB": (0, IN_BOUNDS),
     "CORRECT_DIVMOD_FOLDING": (0, "division is always folded correctly"),
     "CPU_CC": ("", ONE_BACKEND),
     "CPU_LLVM": (0, ONE_BACKEND),
@@ -46,7 +49,7 @@ WITHOUT_EFFECT: dict[str, tuple[int | str, str]] = {
     "EMULATE": ("", "no device is emulated"),
     "EMULATED_DTYPES": ("", "dtypes that the processor lacks are emulated without being asked"),
     "FUSE_OPTIM": (0, "updates of parameters of one shape are one kernel anyway"),
-    "IGNORE_OOB": (1, "SPEC=1 checks that accesses stay inside of their buffers"),
+    "IGNORE_OOB": (1, IN_BOUNDS),
     "IMAGE": (0, "no device has images"),
     "LRU": (1, "freed memory is always pooled"),
     "MAX_BUFFER_SIZE": (0, "the size of a buffer has no limit of its own"),

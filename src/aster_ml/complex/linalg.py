@@ -12,7 +12,7 @@ from typing import Any, Self
 from aster_ml.complex.functions import ComplexFunctions
 from aster_ml.errors import ShapeError
 from aster_ml.mixin.linalg import matrix_sizes, root_of_sum
-from aster_ml.mixin.solve import EPS, exchanged, largest_left
+from aster_ml.mixin.solve import epsilon, exchanged, largest_left
 from aster_ml.uop.infer import show_shape
 
 
@@ -74,7 +74,7 @@ class ComplexLinalg(ComplexFunctions):
     def pinv(self, rtol: Any = None) -> Self:
         """The inverse of Moore and Penrose; singular values up to `rtol` of the greatest are 0."""
         m, n = matrix_sizes(self.real, "pinv")
-        rtol = max(m, n) * EPS[self.real.dtype] if rtol is None else rtol
+        rtol = max(m, n) * epsilon(self.real.dtype) if rtol is None else rtol
         return self.from_real_matrix(self.as_real_matrix().pinv(rtol), n, m)
 
     def matrix_rank(self, rtol: Any = None) -> Any:
@@ -82,7 +82,7 @@ class ComplexLinalg(ComplexFunctions):
         m, n = matrix_sizes(self.real, "matrix_rank")
         values = self.svdvals()
         if rtol is None:
-            rtol = max(m, n) * EPS[values.dtype]
+            rtol = max(m, n) * epsilon(values.dtype)
         least = rtol.unsqueeze(-1) if hasattr(rtol, "unsqueeze") else rtol
         return (values > values.max(-1, keepdim=True) * least).sum(-1)
 

@@ -85,8 +85,25 @@ def node_of(data: Any, dtype: DType | None, device: str | tuple[str, ...]) -> UO
         return array_node(np.asarray(data), dtype, device)
     raise DTypeError(
         f"Tensor: {kind_of(data)} ({str(data)[:40]}) is no data; a number, list, tuple, "
-        "NumPy array, bytes, memoryview, pathlib.Path or node is wanted"
+        f"NumPy array, bytes, memoryview, pathlib.Path or node is wanted{what_would_do(data)}"
     )
+
+
+def what_would_do(value: Any) -> str:
+    """What makes data of a value that is none, as the end of a message; empty where nothing does.
+
+    Sparse matrices of SciPy and their like have a method for it.
+    """
+    if isinstance(value, complex):
+        return COMPLEX_ADVICE
+    if isinstance(value, (type, str, dict)):
+        return ""
+    for name in ("toarray", "to_numpy", "todense"):
+        if callable(getattr(value, name, None)):
+            return f"; x.{name}() makes an array of it"
+    if hasattr(value, "__float__"):
+        return "; float(x) makes a number of it"
+    return "; list(x) makes a list of it" if hasattr(value, "__iter__") else ""
 
 
 def node_of_node(uop: UOp, dtype: DType | None, device: str | tuple[str, ...]) -> UOp:
@@ -434,9 +451,8 @@ def explain_list(data: Any) -> None:
                 f"Tensor: ragged list: element {where} is {kind_of(item)} "
                 f"where {'[0]' * depth} is a list of {shape[depth]}"
             )
-        elif not isinstance(item, (int, float, np.generic)) and not hasattr(item, "shape"):
+        elif not isinstance(item, (int, float, np.generic, np.ndarray, Handle, UOp)):
             raise DTypeError(
-                f"Tensor: element {where} of the list is {item!r}, a "
-                f"{type(item).__name__}; numbers are wanted"
-                f"{COMPLEX_ADVICE if isinstance(item, complex) else ''}"
+                f"Tensor: element {where} of the list is {repr(item)[:60]}, a "
+                f"{type(item).__name__}; numbers are wanted{what_would_do(item)}"
             )

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.helpers import next_power2
 from aster_ml.mixin.contract import ContractMixin
@@ -39,12 +40,12 @@ class LinalgMixin(Base):
         """An orthogonal Q [m, m] and an upper triangular R [m, n] whose product is self.
 
         Shapes: self [*b, m, n] -> [*b, m, m], [*b, m, n].
-        Dtype: that of self for floats, else the default float.
+        Dtype: that of self for floats, else the default float; steps have at least float32.
         Raises: ShapeError for fewer than two axes.
         Source: Householder 1958; signs as LAPACK's geqrf has them.
         """
         m, n = matrix_sizes(self, "qr")
-        r = self.floating()
+        r = wide_floats(self)
         lead = r.shape[:-2]
         rows = self.arange(m, device=self.device).reshape((m, 1))
         columns = self.arange(n, device=self.device)
@@ -65,7 +66,8 @@ class LinalgMixin(Base):
             r = r - v * (v * r).sum(-2, keepdim=True) * 2
             # What the reflection makes zero is zero, not what rounding leaves of it.
             r = ((rows > k) & columns.eq(k)).where(0, r).contiguous()
-        return q, r.own()
+        dtype = self.floating().dtype
+        return q.cast(dtype), r.cast(dtype).own()
 
     def svd(self, full_matrices: bool = True) -> tuple[Self, Self, Self]:
         """U, S and V^T with self = U @ diag(S) @ V^T, S falling.
@@ -76,7 +78,7 @@ class LinalgMixin(Base):
 
         Shapes: self [*b, m, n], full_matrices=False -> [*b, m, min(m, n)], [*b, min(m, n)],
             [*b, min(m, n), n].
-        Dtype: that of self for floats, else the default float.
+        Dtype: that of self for floats, else the default float; steps have at least float32.
         Raises: ShapeError for fewer than two axes.
         Source: Hestenes 1958, one-sided Jacobi; Brent and Luk 1985, order of the rounds.
         """
@@ -85,7 +87,7 @@ class LinalgMixin(Base):
             u, s, vt = self.transpose(-2, -1).svd(full_matrices)
             return vt.transpose(-2, -1), s, u.transpose(-2, -1)
         none = [None] * (len(self.shape) - 2)
-        given = self.floating()
+        given = wide_floats(self)
         q, r = given.detach().qr()
         a = r.shrink([*none, (0, n), None])
         turned, v = orthogonalize_columns(a, n)
@@ -108,7 +110,8 @@ class LinalgMixin(Base):
         both = with_rule("singular vectors", thin.cat(below, dim=-2), given)
         s = with_rule("singular values", s.unsqueeze(-2), given, both).squeeze(-2)
         u, v = both.shrink([*none, (0, m), None]), both.shrink([*none, (m, m + n), (0, n)])
-        return u, s, v.transpose(-2, -1)
+        dtype = self.floating().dtype
+        return u.cast(dtype), s.cast(dtype), v.transpose(-2, -1).cast(dtype)
 
     def newton_schulz(self, steps: int, params: Sequence[float], eps: float = 1e-7) -> Self:
         """Self with its singular values driven by an odd polynomial, `steps` times over.
@@ -141,6 +144,12 @@ def with_rule(rule: str, value: L, source: L, *others: L) -> L:
     """`value`, which the source and the others decide, with the gradients of `matrix_gradient`."""
     nodes = tuple([x.uop for x in (value.detach(), source, *others)])
     return source.derive_with(UOp(Ops.DETACH, value.dtype, nodes, RuleArg(rule)), *others)
+
+
+def wide_floats(x: L) -> L:
+    """The value as floats of at least 32 bits, since a step loses what it rounds away."""
+    x = x.floating()
+    return x.cast(dtypes.float32) if x.dtype.itemsize < 4 else x
 
 
 def root_of_sum(x: L) -> L:

@@ -23,6 +23,7 @@ from aster_ml.dtype import DType, DTypeLike, dtypes, to_dtype
 from aster_ml.errors import (
     ArgumentError,
     DTypeError,
+    FloatWantedError,
     PreconditionError,
     ShapeError,
     SymbolicSizeError,
@@ -503,7 +504,7 @@ def drawing(
     """Sizes, float dtype and device of what is drawn, checked."""
     element = dtypes.default_float if dtype is None else to_dtype(dtype)
     if element.kind != "float":
-        raise DTypeError(
+        raise FloatWantedError(
             f"{what}: dtype {element.name}; a float dtype is wanted, randint draws ints"
         )
     return fixed_sizes(what, shape), element, Device.canonicalize(device)

@@ -12,13 +12,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from aster_ml.dtype import dtypes
+from aster_ml.dtype import DType, dtypes, least_upper_dtype
 from aster_ml.errors import ShapeError
-from aster_ml.mixin.linalg import LinalgMixin, matrix_sizes, with_rule
+from aster_ml.mixin.linalg import LinalgMixin, matrix_sizes, wide_floats, with_rule
 from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.uop.infer import show_shape
-
-EPS = {dtypes.float32: 2.0**-23, dtypes.float64: 2.0**-52}
 
 
 class SolveMixin(LinalgMixin):
@@ -31,8 +29,7 @@ class SolveMixin(LinalgMixin):
         m, n = matrix_sizes(self, what)
         if m != n:
             raise ShapeError(f"{what}: {show_shape(self.shape)}; a square matrix is wanted")
-        x = self.floating()
-        return x.cast(dtypes.float32) if x.dtype.itemsize < 4 else x
+        return wide_floats(self)
 
     @property
     def mT(self) -> Any:
@@ -79,10 +76,12 @@ class SolveMixin(LinalgMixin):
         """X with self @ X = other, for a matrix or, where it has one axis, a vector.
 
         Shapes: self [*b, n, n], other [*b, n, k] -> [*b, n, k]; b broadcasts.
+        Dtype: what both promote to, and at least float32.
         Raises: ShapeError unless rows equal columns.
         """
-        a = self.square_matrix("solve")
-        b = other.cast(a.dtype) if other.dtype is not a.dtype else other
+        a, b = self.square_matrix("solve"), wide_floats(other)
+        dtype = least_upper_dtype(a.dtype, b.dtype)
+        a, b = a.cast(dtype), b.cast(dtype)
         if other.ndim == 1:
             return a.solve(b.unsqueeze(-1)).squeeze(-1)
         lead = broadcast_shapes("solve", a.shape[:-2], b.shape[:-2])
@@ -164,22 +163,27 @@ class SolveMixin(LinalgMixin):
     def matrix_rank(self, rtol: Any = None) -> Any:
         """How many singular values exceed `rtol` times the greatest.
 
+        Without `rtol`, max(m, n) times the epsilon of the dtype of self: 2**-10 of float16.
+
         Shapes: self [*b, m, n] -> [*b].
         Dtype: the default int.
         """
-        values = self.svd(False)[1]
-        least = values.max(-1, keepdim=True) * tolerance(self, values.dtype, rtol)
+        values = wide_floats(self).svd(False)[1]
+        least = values.max(-1, keepdim=True) * tolerance(self, rtol)
         return (values > least).sum(-1)
 
     def pinv(self, rtol: Any = None) -> Any:
         """The inverse of Moore and Penrose; singular values up to `rtol` of the greatest are 0.
 
+        Without `rtol`, max(m, n) times the epsilon of the dtype of self: 2**-10 of float16.
+
         Shapes: self [*b, m, n] -> [*b, n, m].
+        Dtype: that of self for floats of at least 32 bits, else float32 or the default float.
         """
-        a: Any = self.floating()
+        a: Any = wide_floats(self)
         fixed = a.detach().contiguous()
         u, s, vt = fixed.svd(False)
-        kept = s > s.max(-1, keepdim=True) * tolerance(self, s.dtype, rtol)
+        kept = s > s.max(-1, keepdim=True) * tolerance(self, rtol)
         inverse = kept.where(kept.where(s, 1).reciprocal(), 0)
         p = (vt.mT * inverse.unsqueeze(-2)).dot(u.mT).contiguous()
         return with_rule("pseudo-inverse", p, a)
@@ -198,11 +202,19 @@ class SolveMixin(LinalgMixin):
         return x.roll(-1, axis) * y.roll(-2, axis) - x.roll(-2, axis) * y.roll(-1, axis)
 
 
-def tolerance(x: Any, dtype: Any, rtol: Any) -> Any:
-    """The relative size below which a singular value is none."""
+def tolerance(x: Any, rtol: Any) -> Any:
+    """The relative size below which a singular value of `x` is none.
+
+    Numbers of fewer bits hide it sooner, so the epsilon is that of the dtype that was given.
+    """
     if rtol is None:
-        return max(x.shape[-2:]) * EPS[dtype]
+        return max(x.shape[-2:]) * epsilon(x.floating().dtype)
     return rtol.unsqueeze(-1) if hasattr(rtol, "unsqueeze") else rtol
+
+
+def epsilon(dtype: DType) -> float:
+    """How far the next number above 1 is."""
+    return float(2.0 ** -dtypes.finfo(dtype)[1])
 
 
 def pivot_rows(work: Any, k: int) -> tuple[Any, Any, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from aster_ml.config import EXACT
 from aster_ml.dtype import DType, dtypes
 from aster_ml.renderer.access import PAGE_NBYTES, unused_before
 from aster_ml.renderer.base import Renderer
@@ -277,7 +278,9 @@ class CWriter(CStyleWriter):
         return self.each(full, dtype, n, args, [dtype] * len(args))
 
     def multiply_add(self, args: list[str], dtype: DType, n: int) -> str:
-        """The compiler contracts it where the processor can."""
+        """The compiler contracts it where the processor can; with EXACT=1 it contracts nothing."""
+        if EXACT:
+            return self.math_call("fma", args, dtype, n)
         return f"({args[0]} * {args[1]} + {args[2]})"
 
     def maximum(self, args: list[str], dtype: DType, n: int) -> str:

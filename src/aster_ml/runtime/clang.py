@@ -19,12 +19,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from aster_ml.config import ISA
+from aster_ml.config import EXACT, ISA
 from aster_ml.errors import CompileError, DeviceError
 
 COMPILERS = ("cc", "clang", "gcc")
-# No kernel reads errno; a contracted multiply and add is what the LLVM path emits, too.
-FLAGS = ("-shared", "-fPIC", "-O2", "-ffp-contract=fast", "-fno-math-errno")
+# No kernel reads errno.
+FLAGS = ("-shared", "-fPIC", "-O2", "-fno-math-errno")
+# A product and a sum are rounded once where the processor can, with EXACT=1 one after the other.
+CONTRACTION = ("-ffp-contract=fast", "-ffp-contract=off")
 # What each value of ISA leaves out of the host's instructions.
 LEFT_OUT: dict[str, tuple[str, ...]] = {"": (), "avx2": ("-mno-avx512f",)}
 
@@ -63,11 +65,12 @@ def key_with(path: str, given: tuple[str, ...]) -> str:
 
 
 def flags() -> tuple[str, ...]:
-    """The compiler's flags on this machine, with ISA as it is."""
+    """The compiler's flags on this machine, with ISA and EXACT as they are."""
+    shared = (*FLAGS, CONTRACTION[bool(EXACT)])
     # Compilers for ARM and POWER name the host by -mcpu, those for x86 by -march.
     if platform.machine() not in ("x86_64", "AMD64", "i686"):
-        return (*FLAGS, "-mcpu=native")
-    return (*FLAGS, "-march=native", *LEFT_OUT[ISA.value])
+        return (*shared, "-mcpu=native")
+    return (*shared, "-march=native", *LEFT_OUT[ISA.value])
 
 
 def run_compiler(source: str, output: str, *extra: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import pathlib
 from typing import Any
 
@@ -27,6 +28,19 @@ def list_in_itself() -> list[Any]:
     found: list[Any] = []
     found.append(found)
     return found
+
+
+class Sparse:
+    """A matrix without an array protocol and with a method that makes an array, as SciPy has."""
+
+    shape = (2, 2)
+
+    def __repr__(self) -> str:
+        return "Sparse((2, 2))"
+
+    def toarray(self) -> Any:
+        """Zeros."""
+        return np.zeros(self.shape)
 
 
 MISTAKES: list[Mistake] = [
@@ -116,6 +130,27 @@ MISTAKES: list[Mistake] = [
         lambda: Tensor({1, 2}),
         DTypeError,
         "Tensor: a set ({1, 2}) is no data; a number, list, tuple, NumPy array, bytes,",
+    ),
+    (
+        lambda: Tensor(Sparse()),
+        DTypeError,
+        "pathlib.Path or node is wanted; x.toarray() makes an array of it",
+    ),
+    (
+        lambda: Tensor([1, Sparse()]),
+        DTypeError,
+        "element [1] of the list is Sparse((2, 2)), a Sparse; numbers are wanted; x.toarray()",
+    ),
+    (
+        lambda: Tensor([Sparse()]),
+        DTypeError,
+        "element [0] of the list is Sparse((2, 2)), a Sparse; numbers are wanted; x.toarray()",
+    ),
+    (lambda: Tensor(x for x in [1]), DTypeError, "node is wanted; list(x) makes a list of it"),
+    (
+        lambda: Tensor(decimal.Decimal(1)),
+        DTypeError,
+        "node is wanted; float(x) makes a number of it",
     ),
     (
         lambda: Tensor(list_in_itself()),

@@ -161,6 +161,42 @@ def test_attention_mask(mask: Any) -> None:
     )
 
 
+def rows_without_number(result: Any) -> list[int]:
+    """Of one head, the rows of a result that a NaN or an infinity has reached."""
+    return np.flatnonzero(~np.isfinite(np.asarray(result)).all(-1)).tolist()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+@pytest.mark.parametrize("n", [2, 7, 64])
+def test_hidden_keys_reach_nothing_and_hidden_values_what_they_are_multiplied_for(
+    n: int, number: float
+) -> None:
+    """As docs/floats.md says it; PyTorch's fused kernel of a triangle does so, too."""
+    torch = pytest.importorskip("torch")
+    q, k, v = (random(n, 16, seed=i) for i in range(3))
+    bad_k, bad_v = k.copy(), v.copy()
+    bad_k[-1] = bad_v[-1] = number
+    seen = np.arange(n) < n - 1
+
+    def ours(keys: Any, values: Any, **config: Any) -> list[int]:
+        return rows_without_number(
+            Tensor(q).scaled_dot_product_attention(Tensor(keys), Tensor(values), **config).numpy()
+        )
+
+    def theirs(keys: Any, values: Any, **config: Any) -> list[int]:
+        given = [torch.tensor(x)[None, None] for x in (q, keys, values)]
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+            result = torch.nn.functional.scaled_dot_product_attention(*given, **config)
+        return rows_without_number(result[0, 0])
+
+    assert ours(bad_k, v, is_causal=True) == theirs(bad_k, v, is_causal=True) == [n - 1]
+    assert ours(k, bad_v, is_causal=True) == theirs(k, bad_v, is_causal=True) == list(range(n))
+    mask = np.tile(seen, (n, 1))
+    assert ours(bad_k, v, attn_mask=Tensor(mask)) == []
+    assert ours(k, bad_v, attn_mask=Tensor(mask)) == list(range(n))
+
+
 @pytest.mark.torch
 def test_attention_with_shared_heads() -> None:
     theirs = pytest.importorskip("torch.nn.functional").scaled_dot_product_attention

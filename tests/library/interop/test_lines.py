@@ -324,6 +324,8 @@ RAISING = [
     Line("torch.from_dlpack, gradient", lambda torch: torch.from_dlpack(
         Tensor([1.0], requires_grad=True)), r"t\.detach\(\)", ("torch",), BufferError),
     Line("pickle an unused TinyJit", lambda: pickled(double), "call it three times", (), JitError),
+    Line("Tensor of a sparse matrix", lambda s: Tensor(
+        __import__("scipy.sparse").sparse.eye_array(2)), r"x\.toarray\(\)", ("scipy",), DTypeError),
     Line("sin of text", lambda: vector() + "a", "a number or a Tensor is wanted", (), DTypeError),
 ]  # fmt: skip
 LINES = [*PYTHON, *DTYPES, *NUMPY, *PACKAGES, *RAISING]

@@ -108,6 +108,20 @@ def test_scores_stay_in_registers(device: str, sizes: Any, kind: str, dtype: Any
 
 
 @compiled
+@pytest.mark.parametrize("device", [CUDA, METAL])
+def test_a_value_that_is_no_number_reaches_rows_that_look_at_its_tile(device: str) -> None:
+    """As docs/floats.md says it: with a triangle, no row of a block before it; else all."""
+    (q, k, v), (_, _, numbers) = operands(device, dtypes.float16, *[(1, 256, 64)] * 3)
+    numbers[:, -1] = np.nan
+    v = Tensor(numbers, device="CPU").cast(dtypes.float16).to(device).realize()
+    for mask, first in ((None, 192), (np.arange(256) < 255, 0)):
+        given = None if mask is None else Tensor(np.tile(mask, (256, 1)), device=device)
+        result = q.scaled_dot_product_attention(k, v, given, is_causal=mask is None)
+        found = np.isnan(result.cast(dtypes.float32).numpy()).any(-1)[0]
+        assert np.flatnonzero(found).tolist() == list(range(first, 256))
+
+
+@compiled
 def test_operands_that_are_computed_are_stored_first() -> None:
     """As in a transformer: heads are cut out of a product, in the order in which they lie."""
     (x, w), (a, b) = operands(CUDA, dtypes.float16, (2, 48, 64), (64, 3 * 64))
