@@ -14,7 +14,7 @@ import pytest
 
 from aster_ml import Tensor, Variable, dtypes, errors, nn
 from aster_ml.compat.dtypes import float_to_fp8
-from tests.errors.mistakes import ones
+from tests.core.errors.mistakes import ones
 
 CALLS: list[tuple[Callable[[], Any], type[Exception]]] = [
     (lambda: ones(2).item(), AssertionError),

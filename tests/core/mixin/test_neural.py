@@ -172,7 +172,7 @@ def rows_without_number(result: Any) -> list[int]:
 def test_hidden_keys_reach_nothing_and_hidden_values_what_they_are_multiplied_for(
     n: int, number: float
 ) -> None:
-    """As docs/floats.md says it; PyTorch's fused kernel of a triangle does so, too."""
+    """As docs/reference/floats.md says it; PyTorch's fused kernel of a triangle does so, too."""
     torch = pytest.importorskip("torch")
     q, k, v = (random(n, 16, seed=i) for i in range(3))
     bad_k, bad_v = k.copy(), v.copy()

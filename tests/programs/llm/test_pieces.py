@@ -15,8 +15,8 @@ import pytest
 
 from aster_ml.apps.llm.pieces import SPACE, Pieces
 from aster_ml.apps.llm.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, USER, Tokenizer
-from tests.apps.llm.vocabularies import llama_tokens, plain
 from tests.fuzz.budget import check_all, draws
+from tests.programs.llm.vocabularies import llama_tokens, plain
 
 LETTERS = f"abc{SPACE}é日\U0001f600\n"
 
