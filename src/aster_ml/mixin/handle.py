@@ -50,7 +50,7 @@ from aster_ml.mixin.complexes import (
     is_complex,
 )
 from aster_ml.mixin.elementwise import ElementwiseMixin
-from aster_ml.mixin.live import LIVE, TensorRef, forget, wake
+from aster_ml.mixin.live import LIVE, LeafRef, TensorRef, forget, wake
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes
 from aster_ml.mixin.reduce import ReduceMixin
 from aster_ml.mixin.views import (
@@ -273,7 +273,8 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         self = object.__new__(cls)
         if y.dtype is dtypes.index and not y.shape:
             y = number_node(y, None, Device.DEFAULT)
-        ref = self.ref = TensorRef(self, forget)
+        kind = LeafRef if requires_grad is True else TensorRef
+        ref = self.ref = kind(self, forget)
         self.uop = None  # type: ignore[assignment]
         self.cell = self.steps = self.grad = self.former = None
         self._requires_grad = requires_grad
@@ -489,6 +490,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         if value and self._requires_grad in (INHERITED, WRITTEN):
             return
         self._requires_grad = value
+        self.ref.__class__ = LeafRef if value else TensorRef
         if not value:
             return
         if not is_view(self.uop) and not reaches(self.uop, is_buffer):
