@@ -226,11 +226,12 @@ class Tensor(
         """`become` for tensors of which gradients may want to know what they were."""
         wanted = LeafNames()
         for tensor, node, new in zip(tensors, nodes, memory, strict=True):
-            if (
-                tensor._requires_grad != INHERITED
-                or not is_float(tensor)
-                or history.keep_past(node, wanted, passes_gradient)
-            ):
+            is_made = tensor._requires_grad == INHERITED and is_float(tensor)
+            if is_made and node is not tensor.uop:
+                # No schedule computes what has no elements, but it leads on like any other value.
+                node = tensor.uop
+                storage.set_stand_in(node, new)
+            if not is_made or history.keep_past(node, wanted, passes_gradient):
                 tensor.become(node, new)
 
     def become(self, node: UOp, memory: UOp) -> None:

@@ -588,6 +588,22 @@ def test_what_was_made_of_a_leaf_that_is_gone_has_a_gradient() -> None:
     assert gradients_of(loss, h) == [[4, 8, 12]]
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a: a**0,
+        lambda a: a[3:].sum(),
+        lambda a: a[3:].realize().sum(),
+        lambda a: a[3:].realize().pad((1, 2)),
+    ],
+)
+def test_a_number_made_of_a_leaf_has_a_gradient(make: Any) -> None:
+    a = leaf()
+    h = make(a)
+    loss = (h * 5).sum().realize()
+    assert gradients_of(loss, h) == [np.full(h.shape, 5.0).tolist()]
+
+
 def test_a_detached_view_of_what_a_write_fills_is_read_as_it_was_written() -> None:
     a = Tensor.full((2,), 3.0, requires_grad=True)
     first, second = a.detach().requires_grad_(), a.detach().requires_grad_()
