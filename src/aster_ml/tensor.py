@@ -50,12 +50,13 @@ from aster_ml.mixin.handle import (
     described,
     device_constant,
     is_stored,
+    name_of,
     number_everywhere,
     own_memory,
 )
 from aster_ml.mixin.interop import InteropMixin
 from aster_ml.mixin.join import JoinMixin
-from aster_ml.mixin.live import LIVE, TensorRef, forget, live_handles, wake
+from aster_ml.mixin.live import LIVE, LeafRef, TensorRef, forget, live_handles, wake
 from aster_ml.mixin.math import CastMixin
 from aster_ml.mixin.neural import NeuralMixin
 from aster_ml.mixin.random import STREAMS, RandomMixin
@@ -223,13 +224,14 @@ class Tensor(
 
     def become_with_past(self, tensors: list[Tensor], nodes: list[UOp], memory: list[UOp]) -> None:
         """`become` for tensors of which gradients may want to know what they were."""
-        wanted = FlaggedNames()
+        wanted = LeafNames()
         for tensor, node, new in zip(tensors, nodes, memory, strict=True):
-            if (
-                tensor._requires_grad != INHERITED
-                or not is_float(tensor)
-                or history.keep_past(node, wanted, passes_gradient)
-            ):
+            is_made = tensor._requires_grad == INHERITED and is_float(tensor)
+            if is_made and node is not tensor.uop:
+                # No schedule computes what has no elements, but it leads on like any other value.
+                node = tensor.uop
+                storage.set_stand_in(node, new)
+            if not is_made or history.keep_past(node, wanted, passes_gradient):
                 tensor.become(node, new)
 
     def become(self, node: UOp, memory: UOp) -> None:
@@ -241,11 +243,17 @@ class Tensor(
         elif history.CUT:
             history.note_rewritten(node, memory, passes_gradient)
         if memory is not self.uop:
-            if node._at is UNSET and is_float(node):
+            is_apart = is_float(node) and is_detached(node)
+            if is_apart or (node._at is UNSET and is_float(node)):
                 # Graphs have the node, and nothing leads from its memory to it.
                 known = [ref for ref in self.former or () if ref() is not None]
                 self.former = [*known, weakref.ref(node)]
-            self.uop = memory = self.claim(memory, "detached" if is_detached(node) else "view")
+            if is_apart:
+                # Its memory may lead on to what that was computed from, and so may other names.
+                memory = name_of(memory, "detached")
+            # Two tensors that show others in one way are equal, and neither shows the other.
+            memory = self.claim(memory, "equal" if node.op in MOVEMENT_SET else "view")
+            self.uop = memory
             if self.steps is not None:
                 # What it is a view of may still be to be computed.
                 wake(self)
@@ -547,9 +555,11 @@ def rebuild(
 
 def is_detached(u: UOp) -> bool:
     """Whether a node shows memory through a mark that stops gradients."""
-    while u.op in SHOWING and storage.realized_view(u) is None:
+    while u.op in SHOWING:
         if u.op is Ops.DETACH and len(u.src) == 1:
             return True
+        if storage.realized_view(u) is not None:
+            return False
         u = u.src[0]
     return False
 
@@ -611,13 +621,9 @@ def graph_names(tensor: Any) -> list[UOp]:
             own.append(own[-1].src[0])
     if tensor.former is not None:
         own += [u for ref in tensor.former if (u := ref()) is not None]
-    memory = settle(tensor.uop) if tensor.uop.base.op is Ops.AFTER else None
-    if memory is not None and tensor.steps is not None:
-        # Made once more from what it shows, now that this is memory, it would be that node.
-        owner = memory._owner
-        if owner is UNSET or owner is tensor.ref or owner() is None:
-            own.append(memory)
-    names = {n: None for u in own for n in (u, *storage.origins_of(u))}
+    # Memory stands for equal values of other tensors too, which have their own names.
+    origins = [v for u in own for v in storage.origins_of(u) if not is_of_another(v, tensor)]
+    names = dict.fromkeys([*own, *origins])
     for u in own:
         if u.op is Ops.NAME:
             # The value that the tensor names was computed, and the name has stayed.
@@ -625,6 +631,12 @@ def graph_names(tensor: Any) -> list[UOp]:
                 {UOp(u.op, u.dtype, (v,), u.arg): None for v in storage.origins_of(u.src[0])}
             )
     return list(names)
+
+
+def is_of_another(u: UOp, tensor: Any) -> bool:
+    """Whether a node is the value of a live tensor that is not this one."""
+    owner = u._owner
+    return owner is not UNSET and owner is not tensor.ref and owner() is not None
 
 
 def flagged_in(below: Iterable[UOp]) -> list[Any]:
@@ -640,13 +652,14 @@ def flagged_in(below: Iterable[UOp]) -> list[Any]:
     return list(found.values())
 
 
-class FlaggedNames(Container[UOp]):
-    """The nodes by which tensors that are set to require a gradient are known in graphs."""
+class LeafNames(Container[UOp]):
+    """The nodes by which tensors that were set to require a gradient are known in graphs.
+
+    Also of tensors that are gone: what was made of them may be asked for its gradient.
+    """
 
     def __contains__(self, u: object) -> bool:
-        owner = u._owner  # type: ignore[attr-defined]
-        t = None if owner is UNSET else owner()
-        return t is not None and t._requires_grad is True
+        return u._owner.__class__ is LeafRef  # type: ignore[attr-defined]
 
 
 def writes_of(tensor: Any) -> list[UOp]:

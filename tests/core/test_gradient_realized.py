@@ -513,3 +513,100 @@ def step_of_norm(w: Tensor, u: Tensor) -> Tensor:
     right = w.detach().T @ u
     u.assign(w.detach() @ right / 100)
     return u @ (w @ right)
+
+
+def gradients_of(loss: Tensor, *tensors: Tensor) -> list[Any]:
+    return [g.tolist() for g in loss.gradient(*tensors, materialize_grads=True)]
+
+
+def test_two_views_of_one_tensor_have_their_own_gradients() -> None:
+    a = Tensor.full((2, 1), 3.0, requires_grad=True)
+    first = a.reshape(2).realize()
+    second = a.reshape(2)
+    flipped = second.flip(0).realize()
+    loss = first.sum() * 3 + flipped.sum()
+    assert gradients_of(loss, first, second) == [[3, 3], [1, 1]]
+    assert gradients_of(loss, a) == [[[4], [4]]]
+
+
+def test_a_view_made_before_its_memory_is_none_made_after() -> None:
+    a = leaf()
+    h = a * 2
+    before = h.reshape(3, 1)
+    h.realize()
+    after = h.reshape(3, 1)
+    Tensor.realize(before, after)
+    assert gradients_of(before.sum() * 3, before, after) == [[[3]] * 3, [[0]] * 3]
+
+
+def test_an_equal_tensor_that_shows_a_leaf_hands_its_gradient_on() -> None:
+    a = Tensor.full((), 3.0, requires_grad=True)
+    first, second = a.contiguous(), a.contiguous()
+    a.realize(second)
+    assert gradients_of(second * 7 + first * 5, a, first, second) == [12, 5, 7]
+
+
+def test_a_view_of_an_equal_tensor_is_no_view_of_the_other() -> None:
+    a = leaf()
+    first, second = a * 2, a * 2
+    part = second[0:1]
+    Tensor.realize(first, part)
+    assert gradients_of(part.sum() * 7, first, second, a) == [[0, 0, 0], [7, 0, 0], [14, 0, 0]]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_no_gradient_goes_through_what_was_detached_and_realized(count: int, is_kept: bool) -> None:
+    a = leaf()
+    h = (a * 2).realize()
+    last = [h.detach() for _ in range(count)][-1]
+    if not is_kept:
+        del h
+    last.realize()
+    assert gradients_of((last * a).sum(), a, last) == [[2, 4, 6], VALUES]
+
+
+def test_a_detached_leaf_keeps_its_name_when_it_is_realized() -> None:
+    a = leaf()
+    h = (a * 2).realize()
+    first, second = h.detach().requires_grad_(), h.detach().requires_grad_()
+    loss = (first * 3 + second * 5 + h).sum()
+    Tensor.realize(first, second, h)
+    loss.backward()
+    assert [t.grad.tolist() for t in (first, second, a) if t.grad is not None] == [
+        [3, 3, 3],
+        [5, 5, 5],
+        [2, 2, 2],
+    ]
+
+
+def test_what_was_made_of_a_leaf_that_is_gone_has_a_gradient() -> None:
+    a = leaf()
+    h = a * 2
+    del a
+    loss = (h.realize() * h).sum().realize()
+    assert gradients_of(loss, h) == [[4, 8, 12]]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a: a**0,
+        lambda a: a[3:].sum(),
+        lambda a: a[3:].realize().sum(),
+        lambda a: a[3:].realize().pad((1, 2)),
+    ],
+)
+def test_a_number_made_of_a_leaf_has_a_gradient(make: Any) -> None:
+    a = leaf()
+    h = make(a)
+    loss = (h * 5).sum().realize()
+    assert gradients_of(loss, h) == [np.full(h.shape, 5.0).tolist()]
+
+
+def test_a_detached_view_of_what_a_write_fills_is_read_as_it_was_written() -> None:
+    a = Tensor.full((2,), 3.0, requires_grad=True)
+    first, second = a.detach().requires_grad_(), a.detach().requires_grad_()
+    product = first * second
+    Tensor.realize(first, product)
+    assert gradients_of(product.sum(), first, second) == [[3, 3], [3, 3]]

@@ -109,17 +109,20 @@ def keep_past(node: UOp, wanted: Container[UOp], passes: Callable[[UOp], bool]) 
     """Keeps what a realized node was computed from, where it leads to one that is `wanted`.
 
     `passes` says through which nodes a gradient goes. Returns False where the past cannot be kept
-    by memory (a value that repeats its memory, one number, a write to a part): then the node itself
-    has to be.
+    by memory (a value that repeats its memory, one number, a write to a part, a view, whose memory
+    does not tell which of several equal tensors it shows): then the node itself has to be.
     """
+    given = node
     found = storage.realized_view(node)
     while found is None and node.op in SAME_ELEMENTS:
         node = node.src[0]
         found = storage.realized_view(node)
-    if node.op in MEMORY or node.dtype.kind != "float" or not passes(node):
+    if storage.is_memory_view(given) or node.dtype.kind != "float" or not passes(given):
         return True
-    if not leads(toposort(node, enter=passes), wanted):
+    if not leads(toposort(given, enter=passes), wanted):
         return True
+    if node is not given:
+        return False
     memory = found
     while memory is not None and memory.op is Ops.RESHAPE and len(memory.src) == 1:
         memory = memory.src[0]
@@ -239,7 +242,7 @@ def time_of(u: UOp) -> int:
     """When a node was computed: as memory was then it was read."""
     times = [u._at]
     # A view of what was there after a write shows that.
-    while u.op in storage.VIEWS:
+    while u.op in storage.VIEWS or u.op is Ops.DETACH:
         u = u.src[0]
     if u.op is Ops.AFTER:
         times = [s._at for s in u.src[1:] if s._at is not UNSET] or times

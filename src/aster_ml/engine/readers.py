@@ -8,7 +8,6 @@ new, whatever else is alive. Whether such a node really needs the content is dec
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Collection, Container, Iterator
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from aster_ml.engine import storage
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import UOp
-from aster_ml.uop.users import link, users_of
+from aster_ml.uop.users import NOTING, link, users_of
 
 
 class Tensors:
@@ -32,15 +31,14 @@ class Tensors:
 
 # Of nodes that have no tensor of their own, references to the tensors that show them.
 SHOWN: weakref.WeakKeyDictionary[UOp, dict[Any, None]] = weakref.WeakKeyDictionary()
-# Held by who enters tensors.
-ENTERING = threading.Lock()
 
 
 def enter_new() -> None:
     """Enters the tensors that were given a node since the last time."""
-    with ENTERING:
+    with NOTING:
         new = Tensors.new
         for ref in list(new):
+            # Before the nodes are asked for: who is given another one meanwhile is new once more.
             new.pop(ref, None)
             for u in Tensors.nodes_of(ref):
                 if u._owner is not ref:
@@ -59,7 +57,10 @@ def tensors_at(u: UOp) -> list[Any]:
             if u in Tensors.nodes_of(ref):
                 found.append(ref)
             else:
-                del others[ref]
+                with NOTING:
+                    # Its thread may have given it this node since, and another entered it.
+                    if u not in Tensors.nodes_of(ref):
+                        others.pop(ref, None)
     return found
 
 

@@ -50,7 +50,7 @@ from aster_ml.mixin.complexes import (
     is_complex,
 )
 from aster_ml.mixin.elementwise import ElementwiseMixin
-from aster_ml.mixin.live import LIVE, TensorRef, forget, wake
+from aster_ml.mixin.live import LIVE, LeafRef, TensorRef, forget, wake
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes
 from aster_ml.mixin.reduce import ReduceMixin
 from aster_ml.mixin.views import (
@@ -76,7 +76,7 @@ from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import COMPARE, DeviceArg, NameArg, Ops, ReduceArg
 from aster_ml.uop.sharding import MULTI_SEEN, breaks_up_axis
-from aster_ml.uop.users import link, users_of
+from aster_ml.uop.users import NOTING, link, users_of
 
 # `requires_grad` of what was computed from something that requires a gradient: true, and `backward`
 # leaves one there as well, but it was not asked for by name.
@@ -273,16 +273,15 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         self = object.__new__(cls)
         if y.dtype is dtypes.index and not y.shape:
             y = number_node(y, None, Device.DEFAULT)
-        ref = self.ref = TensorRef(self, forget)
+        kind = LeafRef if requires_grad is True else TensorRef
+        ref = self.ref = kind(self, forget)
         self.uop = None  # type: ignore[assignment]
         self.cell = self.steps = self.grad = self.former = None
         self._requires_grad = requires_grad
         # `claim`, without a call where nobody has the node.
-        if y._owner is UNSET:
+        if y._owner is UNSET and not y.src:
             y._owner = ref
-            if y.src and not y._is_linked:
-                link(y)
-        else:
+        elif y._is_linked or not link(y, ref):
             y = self.claim(y)
         self.uop = y
         LIVE[ref] = None
@@ -296,18 +295,21 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         Equal expressions are one node, and gradients are asked for tensors. `kind` is what we are
         to the other tensor (NameArg).
         """
-        owner = y._owner
-        if owner is UNSET or (y.src and y.op is not Ops.CONST and is_unused(y)):
-            y._owner = self.ref
-        elif owner is not self.ref:
-            if y.dtype.kind != "float":
-                # No gradient is asked for, so the node may be that of several.
-                wake(self)
-            elif y.src or y.op is not Ops.CONST:
-                y = name_of(y, kind)
+        with NOTING:
+            owner = y._owner
+            if owner is UNSET or (y.src and y.op is not Ops.CONST and is_unused(y)):
                 y._owner = self.ref
-        if y.src and not y._is_linked:
-            link(y)
+            elif owner is not self.ref:
+                if y.dtype.kind != "float":
+                    # No gradient is asked for, so the node may be that of several. It is ours
+                    # before that is told: another thread that enters us now finds it.
+                    self.uop = y
+                    wake(self)
+                elif y.src or y.op is not Ops.CONST:
+                    y = name_of(y, kind)
+                    y._owner = self.ref
+            if y.src and not y._is_linked:
+                link(y)
         return y
 
     def derive(self, uop: UOp) -> Self:
@@ -488,6 +490,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         if value and self._requires_grad in (INHERITED, WRITTEN):
             return
         self._requires_grad = value
+        self.ref.__class__ = LeafRef if value else TensorRef
         if not value:
             return
         if not is_view(self.uop) and not reaches(self.uop, is_buffer):

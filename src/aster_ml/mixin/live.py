@@ -24,6 +24,12 @@ class TensorRef(weakref.ref[Any]):
     __eq__ = object.__eq__
 
 
+class LeafRef(TensorRef):
+    """A reference to a tensor that was set to require a gradient; its nodes have it for good."""
+
+    __slots__ = ()
+
+
 # Every tensor that is alive, oldest first.
 LIVE: dict[TensorRef, None] = {}
 forget = LIVE.__delitem__

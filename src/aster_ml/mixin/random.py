@@ -524,5 +524,5 @@ def stored(
 def kept(value: H, requires_grad: bool | None) -> H:
     """What was computed from drawn numbers, stored, with no gradient towards them."""
     made = value.contiguous()
-    made._requires_grad = requires_grad
+    made.requires_grad = requires_grad
     return made

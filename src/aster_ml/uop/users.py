@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from aster_ml.thread_state import new_lock
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -19,18 +20,26 @@ CONST = Ops.CONST
 SWEEP_AT = 32
 
 
-def link(root: UOp) -> None:
+# Held by who notes users and owners. why: of two threads that are first at once, one would put its
+# list, or itself, in the place of the other, whose reads no write would find
+NOTING = new_lock()
+
+
+def link(root: UOp, owner: Any = None) -> bool:
     """Tells the sources of a node, and of all below it that is not computed yet, who uses them.
 
-    The users of a node are a list: the length at which it is swept, then weak references, without
-    callbacks (see `mixin.views.Cell`).
+    With an `owner`, the node becomes that tensor's, unless it has one: False is returned then, and
+    nothing is done. The users of a node are a list: the length at which it is swept, then weak
+    references, without callbacks (see `mixin.views.Cell`).
     """
-    stack = []
-    u = root
-    while True:
-        # Who reads a node that was computed reads the memory that stands for the node.
-        if not u._is_linked and (u._at is UNSET or u is root):
-            u._is_linked = True
+    with NOTING:
+        if owner is not None:
+            if root._owner is not UNSET:
+                return False
+            root._owner = owner
+        found = [] if root._is_linked else [root]
+        seen = {root}
+        for u in found:
             ref = weakref.ref(u)
             for s in u.src:
                 if s.op is CONST:
@@ -43,11 +52,14 @@ def link(root: UOp) -> None:
                     users.append(ref)
                     if len(users) > users[0]:
                         sweep(users)
-                if s.src and not s._is_linked:
-                    stack.append(s)
-        if not stack:
-            return
-        u = stack.pop()
+                # Who reads a node that was computed reads the memory that stands for the node.
+                if s.src and not s._is_linked and s._at is UNSET and s not in seen:
+                    seen.add(s)
+                    found.append(s)
+        # Last: who sees that a node is linked counts on the whole way to its memory.
+        for u in found:
+            u._is_linked = True
+    return True
 
 
 def sweep(users: list[Any]) -> None:
