@@ -110,7 +110,7 @@ def test_scores_stay_in_registers(device: str, sizes: Any, kind: str, dtype: Any
 @compiled
 @pytest.mark.parametrize("device", [CUDA, METAL])
 def test_a_value_that_is_no_number_reaches_rows_that_look_at_its_tile(device: str) -> None:
-    """As docs/reference/floats.md says it: with a triangle, no row of a block before it; else all."""
+    """As docs/reference/floats.md says: with a triangle, no row of a block before it; else all."""
     (q, k, v), (_, _, numbers) = operands(device, dtypes.float16, *[(1, 256, 64)] * 3)
     numbers[:, -1] = np.nan
     v = Tensor(numbers, device="CPU").cast(dtypes.float16).to(device).realize()
