@@ -11,11 +11,17 @@ as text and parses back.
 from __future__ import annotations
 
 import re
-from enum import Enum
+from enum import Enum, nonmember
 from typing import Any, NamedTuple
 
 from aster_ml.errors import ArgumentError, KernelOptError
 from aster_ml.uop.node import UOp
+
+
+class UnknownOpts(Enum):
+    """Opts that programs of tinygrad name and that no device here can do: none is ever applied."""
+
+    NOLOCALS = "NOLOCALS"
 
 
 class OptOps(Enum):
@@ -39,6 +45,7 @@ class OptOps(Enum):
     # As programs of tinygrad call two of them: the same members.
     PADTO = "SPLIT"  # noqa: PIE796
     GROUPTOP = "GROUP"  # noqa: PIE796
+    NOLOCALS = nonmember(UnknownOpts.NOLOCALS)
 
 
 # In which ways an Opt can be done, where there are several; without a word it is the first.
@@ -51,8 +58,7 @@ WAYS: dict[OptOps, tuple[str, ...]] = {
     OptOps.BLOCKS: ("order", "loop", "cluster"),
     OptOps.PIPELINE: ("stores", "folds", "copies", "producer"),
 }
-# Opts that programs of tinygrad name and that no device here can do (`compat/opts`).
-ELSEWHERE = frozenset({"NOLOCALS"})
+ELSEWHERE = frozenset(UnknownOpts.__members__)
 OF_REDUCTIONS = frozenset(
     {
         "UNROLL", "GROUP", "TC", "TC chain", "SPLIT peel", "SPLIT last", "KBLOCK output",

@@ -16,7 +16,7 @@ from typing import Any
 
 from aster_ml.config import KEPT_BYTES
 from aster_ml.engine.compile import MEMORY_CACHE, Compiled
-from aster_ml.schedule.plan import CACHE
+from aster_ml.schedule.cache import CACHE
 from aster_ml.schedule.steps import Schedule
 
 

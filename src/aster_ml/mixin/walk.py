@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
-from aster_ml.compat.dialect import Dialect
 from aster_ml.dtype import DType, dtypes
 from aster_ml.mixin.symbol import ABOVE
+from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.ops import DeviceArg, Ops
 from aster_ml.uop.print.python import python_text
 

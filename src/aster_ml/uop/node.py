@@ -13,9 +13,8 @@ import operator
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from aster_ml.compat.dialect import Dialect
 from aster_ml.dtype import DType, DTypeLike, dtypes, to_dtype
 from aster_ml.errors import ArgumentError, BindError, FieldError, InternalError, ShapeError
 from aster_ml.helpers import kind_of, prod
@@ -26,6 +25,8 @@ from aster_ml.mixin.scalar import ScalarMixin
 from aster_ml.mixin.shard import ShardMixin
 from aster_ml.mixin.symbol import SymbolMixin
 from aster_ml.mixin.walk import WalkMixin
+from aster_ml.plugins import find_attribute
+from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.infer import (
     Shape,
     alu_dtype,
@@ -94,6 +95,8 @@ class UOp(
     """
 
     __slots__ = ()
+    if not TYPE_CHECKING:
+        __getattr__ = find_attribute
 
     def __reduce__(self) -> tuple[Any, ...]:
         special = REDUCERS.get(self.op)

@@ -33,8 +33,8 @@ from aster_ml.errors import (
     ShapeError,
 )
 from aster_ml.runtime import llvm_jit
+from aster_ml.schedule.cache import CACHE
 from aster_ml.schedule.kernels import tile_parts
-from aster_ml.schedule.plan import CACHE
 from aster_ml.target.costs import ASSUMED
 from tests.unit.kernel_checks import kernel_of, memory
 from tests.unit.pass_helpers import put_in_place
