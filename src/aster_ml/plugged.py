@@ -1,4 +1,4 @@
-"""Plugs the programs of this package into the core: by name, so that none is imported for it."""
+"""Plugs library and programs of this package into the core, by name: none is imported for it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ SETTINGS = """
 
 plug_in(
     "aster_ml.compat.names",
+    "find_name",
+    "find_attribute",
+    "find_module",
+    "declare_settings",
+    "translate",
+    "simplify_lanes",
     settings=SETTINGS.split(),
     awaits={"einops._backends": "aster_ml.compat.einops"},
 )
+plug_in("aster_ml.complex", "complex")
+plug_in("aster_ml.array_api", "array_api")

@@ -1,7 +1,7 @@
 """Asks plug-ins for what the core lacks: names, attributes, module paths, settings, kernels.
 
-A plug-in is a module that `plug_in` names. It is imported when the core first lacks something, and
-may have any of these functions, each of which gives MISSING for what it does not know:
+A plug-in is a module that `plug_in` names, with the questions that it answers. It is imported when
+one of them is first asked. Each is a function of it, which gives MISSING for what it does not know:
 
     find_name(module, name)        `from aster_ml.helpers import name`; `__all__` is asked for too
     find_attribute(owner, name)    an attribute of a node or of a backend
@@ -9,6 +9,9 @@ may have any of these functions, each of which gives MISSING for what it does no
     declare_settings()             declares settings of its own, which stand in `config.FOREIGN`
     translate(sink)                a hand-written kernel in kernel form (`schedule.handwritten`)
     simplify_lanes(node)           a vector of a hand-written kernel in its simplest form
+
+Two are answered by what the module has: `complex`, the class ComplexTensor for complex operands of
+tensors; `array_api`, the namespace that a tensor gives, with its VERSIONS.
 
 Nothing here knows a plug-in; the core works without any.
 """
@@ -26,25 +29,30 @@ from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
+from aster_ml.errors import UnsupportedError
+
 PACKAGE = "aster_ml"
 MISSING = object()
-# Modules of plug-ins, first asked first.
-PLUGGED: list[str] = []
+# By question, the modules that answer it, first asked first.
+PLUGGED: dict[str, list[str]] = {}
 # Modules of others, and the module whose `imported` gets each when it has been imported.
 AWAITED: dict[str, str] = {}
 
 
 def plug_in(
-    module: str, settings: Iterable[str] = (), awaits: dict[str, str] | None = None
+    module: str,
+    *questions: str,
+    settings: Iterable[str] = (),
+    awaits: dict[str, str] | None = None,
 ) -> None:
-    """Names a module to ask.
+    """Names a module and the questions that it answers.
 
     `settings` are those that it declares: where the environment has one, it does so at once.
     `awaits` are modules of other packages, and the module of the plug-in whose function `imported`
     is called with each, now or as soon as the program imports it.
     """
-    if module not in PLUGGED:
-        PLUGGED.append(module)
+    for question in questions:
+        PLUGGED.setdefault(question, []).append(module)
     if not any([isinstance(finder, Finder) for finder in sys.meta_path]):
         sys.meta_path.insert(0, Awaiting())
         sys.meta_path.append(Finder())
@@ -59,12 +67,19 @@ def plug_in(
 
 def ask(question: str, *given: Any) -> Any:
     """The first answer of a plug-in to one of the questions above; MISSING if none knows one."""
-    for path in PLUGGED:
-        answer = getattr(importlib.import_module(path), question, None)
-        found = MISSING if answer is None else answer(*given)
+    for path in PLUGGED.get(question, ()):
+        found = getattr(importlib.import_module(path), question)(*given)
         if found is not MISSING:
             return found
     return MISSING
+
+
+def provider(question: str) -> Any:
+    """The module that answers by what it has. Raises: UnsupportedError where none is plugged in."""
+    paths = PLUGGED.get(question)
+    if not paths:
+        raise UnsupportedError(f"{question}: no plug-in has it; `import aster_ml` plugs one in")
+    return importlib.import_module(paths[0])
 
 
 def find_name(module: str, name: str) -> Any:

@@ -37,8 +37,7 @@ def plugged(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A plug-in without any function, alone."""
     made = ModuleType(PLUG_IN)
     monkeypatch.setitem(sys.modules, PLUG_IN, made)
-    monkeypatch.setattr(plugins, "PLUGGED", [])
-    plugins.plug_in(PLUG_IN)
+    monkeypatch.setattr(plugins, "PLUGGED", {})
     return made
 
 
@@ -77,6 +76,7 @@ def test_the_settings_that_are_named_are_those_declared() -> None:
 
 
 def test_names_of_a_plug_in(plugged: ModuleType) -> None:
+    plugins.plug_in(PLUG_IN, "find_name")
     plugged.find_name = lambda module, name: (  # type: ignore[attr-defined]
         f"{module}.{name}" if name == "there" else plugins.MISSING
     )
@@ -86,6 +86,7 @@ def test_names_of_a_plug_in(plugged: ModuleType) -> None:
 
 
 def test_attributes_of_a_plug_in(plugged: ModuleType) -> None:
+    plugins.plug_in(PLUG_IN, "find_attribute")
     plugged.find_attribute = lambda owner, name: (  # type: ignore[attr-defined]
         (owner, name) if name == "there" else plugins.MISSING
     )
@@ -99,6 +100,7 @@ def test_attributes_of_a_plug_in(plugged: ModuleType) -> None:
 def test_paths_of_a_plug_in(plugged: ModuleType) -> None:
     made = ModuleType("anything")
     made.number = 3  # type: ignore[attr-defined]
+    plugins.plug_in(PLUG_IN, "find_module")
     plugged.find_module = lambda path: (  # type: ignore[attr-defined]
         made if path == "engine.no_file" else plugins.MISSING
     )
@@ -137,6 +139,10 @@ def test_without_plug_ins_the_core_says_what_it_lacks(plugged: ModuleType) -> No
         as_kernel(kernel)
     with pytest.raises(KeyError, match="no setting is named NO_SUCH"), Context(NO_SUCH_SETTING=1):
         pass  # pragma: no cover
+    with pytest.raises(UnsupportedError, match="complex: no plug-in has it"):
+        _ = Tensor([1.0]) * 1j
+    with pytest.raises(UnsupportedError, match="array_api: no plug-in has it"):
+        Tensor([1.0]).__array_namespace__()
 
 
 def test_ops_of_hand_written_kernels_are_attributes_and_no_members() -> None:

@@ -25,6 +25,7 @@ from aster_ml.mixin.data import copied_node, shaped_buffer
 from aster_ml.mixin.handle import described
 from aster_ml.mixin.shown import ShownMixin, array_through, numpy_dtype, without_marks
 from aster_ml.mixin.views import is_view
+from aster_ml.plugins import provider
 from aster_ml.runtime import dlpack, foreign
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -138,7 +139,7 @@ class InteropMixin(ShownMixin):
 
         Raises: ValueError for a version that it does not have.
         """
-        namespace = importlib.import_module("aster_ml.array_api")
+        namespace = provider("array_api")
         if api_version not in (None, *namespace.VERSIONS):
             raise ValueError(
                 f"__array_namespace__: version {api_version!r} of the array API; there are "
