@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from aster_ml.config import CAPTURING
 from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
-from aster_ml.engine.compile import compile_kernel
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.estimate import Estimates
 from aster_ml.engine.launch import bind, run_copy, run_step
@@ -39,10 +38,11 @@ from aster_ml.uop.ops import Ops, RunArg
 from aster_ml.uop.sharding import MULTI_SEEN
 
 if TYPE_CHECKING:
+    from aster_ml.engine import compile as compiling
     from aster_ml.engine import program
     from aster_ml.engine.program import ProgramSpec
 else:
-    program = late("engine.program")
+    compiling, program = late("engine.compile"), late("engine.program")
 
 
 class Runner:
@@ -83,7 +83,7 @@ class CompiledRunner(Runner):
         """Compiles, or takes what is compiled already."""
         ast = as_kernel(ast)
         opts = None if p is None or p.opts is None else p.applied_opts
-        self.compiled = compile_kernel(ast, Device[device], opts)
+        self.compiled = compiling.compile_kernel(ast, Device[device], opts)
         super().__init__(self.compiled.name, device, self.compiled.estimates)
         self.ast = ast
         if isinstance(ast.arg, RunArg):

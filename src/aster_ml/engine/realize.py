@@ -15,7 +15,6 @@ from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
 from aster_ml.engine.calls import PENDING, run_pending
 from aster_ml.engine.counters import TOTALS
-from aster_ml.engine.early import Early
 from aster_ml.engine.fallback import may_fall_back, tell
 from aster_ml.engine.fills import fill_memory
 from aster_ml.engine.launch import bind, observe
@@ -49,10 +48,11 @@ from aster_ml.watch import WATCHERS
 
 # Most calls find their schedule in the cache.
 if TYPE_CHECKING:
+    from aster_ml.engine import early as kernels
     from aster_ml.schedule import plan
     from aster_ml.schedule.plan import Take
 else:
-    plan = late("schedule.plan")
+    kernels, plan = late("engine.early"), late("schedule.plan")
 
 MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD})
 MEMORY = frozenset({Ops.BUFFER, Ops.MULTI})
@@ -419,7 +419,7 @@ def realize_uops(nodes: list[UOp], times: int = 1) -> list[UOp]:
             return found
         if (observers := HERE.observers) and observers[-1].outside:
             realize_outside(nodes)
-        early = Early()
+        early = kernels.Early()
         try:
             prepared = prepare(nodes, early.take, not HERE.observers)
             was_bound = prepared is not None and bool(prepared[2].bound)

@@ -18,7 +18,6 @@ from aster_ml.mixin.symbol import ABOVE
 from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.ops import Ops, ParamArg, ReduceArg, ScratchArg
-from aster_ml.uop.print.python import python_text
 
 WHOLE = slice(None)
 
@@ -42,7 +41,7 @@ class KernelMixin:
         return self.replace(tag=tag)  # type: ignore[attr-defined, no-any-return]
 
     def __str__(self) -> str:
-        return python_text(self)
+        return self.pyrender()  # type: ignore[attr-defined, no-any-return]
 
     # memory
 

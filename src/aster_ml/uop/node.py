@@ -23,7 +23,7 @@ from aster_ml.mixin.movement import MovementMixin
 from aster_ml.mixin.reduce import ReduceMixin
 from aster_ml.mixin.scalar import ScalarMixin
 from aster_ml.mixin.shard import ShardMixin
-from aster_ml.mixin.symbol import SymbolMixin
+from aster_ml.mixin.symbol import ABOVE, SymbolMixin
 from aster_ml.mixin.walk import WalkMixin
 from aster_ml.plugins import find_attribute
 from aster_ml.uop.dialect import Dialect
@@ -135,8 +135,7 @@ class UOp(
         """
         low, high = self.bounds
         if low != high:
-            for simplest in SIMPLEST:
-                low, high = simplest(self).bounds
+            low, high = ABOVE["simplify"](self).bounds
         return low, high
 
     def only_value(self, what: str) -> Any:
@@ -520,8 +519,6 @@ FOLD: dict[Ops, Callable[[int, int], Any]] = {
     Ops.CMPEQ: operator.eq,
 }
 MINUS_ONE = UOp.index_const(-1)
-# What makes the simplest form of a node: rules stand higher than nodes, and enter it here.
-SIMPLEST: list[Callable[[UOp], UOp]] = []
 
 
 def resolve(x: Any, default: bool = True) -> bool:
