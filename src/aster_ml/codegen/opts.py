@@ -11,7 +11,7 @@ as text and parses back.
 from __future__ import annotations
 
 import re
-from enum import Enum, nonmember
+from enum import Enum
 from typing import Any, NamedTuple
 
 from aster_ml.errors import ArgumentError, KernelOptError
@@ -45,9 +45,9 @@ class OptOps(Enum):
     # As programs of tinygrad call two of them: the same members.
     PADTO = "SPLIT"  # noqa: PIE796
     GROUPTOP = "GROUP"  # noqa: PIE796
-    NOLOCALS = nonmember(UnknownOpts.NOLOCALS)
 
 
+type.__setattr__(OptOps, "NOLOCALS", UnknownOpts.NOLOCALS)
 # In which ways an Opt can be done, where there are several; without a word it is the first.
 WAYS: dict[OptOps, tuple[str, ...]] = {
     OptOps.UPCAST: ("", "shift"),
