@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aster_ml.allocator import Allocator
+from aster_ml.plugins import find_attribute
 from aster_ml.target import Target
 
 
@@ -151,6 +152,8 @@ class Backend(abc.ABC):
     keeps_binaries = False
     # Whether other processes may try schedules of a kernel here, each for itself.
     tries_schedules = False
+    if not TYPE_CHECKING:
+        __getattr__ = find_attribute
 
     def __init__(self, name: str, allocator: Allocator, queue: Queue) -> None:
         self.name = name

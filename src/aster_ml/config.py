@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from aster_ml.errors import ArgumentError
+from aster_ml.plugins import ask
 from aster_ml.thread_state import HERE, mark
 
 SETTINGS: dict[str, Setting] = {}
-# Settings that programs written for another framework give; `compat/settings.py` fills it.
+# Settings that programs written for another framework give; plug-ins declare them.
 FOREIGN: dict[str, Setting] = {}
 # Names of those that somebody has been told about.
 WARNED: set[str] = set()
@@ -172,7 +173,7 @@ def settings_of(values: Mapping[str, Any]) -> dict[Setting, Any]:
     """
     chosen: dict[Setting, Any] = {}
     for name, value in values.items():
-        setting = SETTINGS.get(name, FOREIGN.get(name))
+        setting = SETTINGS[name] if name in SETTINGS else foreign(name)
         if setting is None:
             raise KeyError(f"no setting is named {name}; there are {', '.join(sorted(SETTINGS))}")
         kinds = str if isinstance(setting.default, str) else (int, float)
@@ -184,6 +185,13 @@ def settings_of(values: Mapping[str, Any]) -> dict[Setting, Any]:
         if setting.means is not None:
             chosen |= {SETTINGS[own]: changed for own, changed in setting.means(value).items()}
     return chosen
+
+
+def foreign(name: str) -> Setting | None:
+    """A setting of another framework, which a plug-in may have to declare first."""
+    if name not in FOREIGN:
+        ask("declare_settings")
+    return FOREIGN.get(name)
 
 
 def warn_without_effect(settings: Iterable[Setting], stacklevel: int) -> None:

@@ -28,6 +28,7 @@ from aster_ml.backend import Backend
 from aster_ml.config import DEV
 from aster_ml.dtype import DType, to_numpy_dtype
 from aster_ml.errors import ArgumentError, DeviceError, DTypeError, InternalError
+from aster_ml.plugins import open_module
 from aster_ml.uop.sharding import MULTI_SEEN
 
 # The kinds of device, best first. DISK and NPY hold data and run nothing.
@@ -652,3 +653,5 @@ if not DEV.value:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=renew_locks_after_fork)
+
+open_module(__name__)

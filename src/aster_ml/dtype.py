@@ -21,6 +21,7 @@ import numpy as np
 from aster_ml.config import DEFAULT_FLOAT
 from aster_ml.errors import DTypeError, FloatWantedError, NumberRangeError, UnknownDTypeError
 from aster_ml.helpers import cdiv, kind_of
+from aster_ml.plugins import open_module
 
 # What errors of complex numbers end with.
 COMPLEX_ADVICE = (
@@ -753,3 +754,5 @@ DEFAULTS = dtypes._defaults = Defaults()
 DEFAULT_FLOAT.changed = follow_default_float
 follow_default_float()
 Defaults.initial = DEFAULTS.default_float
+
+open_module(__name__)

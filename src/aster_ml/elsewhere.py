@@ -6,8 +6,6 @@ docs of what differs in meaning (docs/how-to/coming-from-pytorch.md), do not bel
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 IN_PLACE = {"add_": "+=", "sub_": "-=", "mul_": "*=", "div_": "/=", "pow_": "**="}
 
 # Methods and attributes of tensors and arrays.
@@ -68,46 +66,8 @@ TENSOR = {
     "zero_": "x.assign(0)",
 }
 
-PLAIN_CLASS = "a plain class: nn.state.get_parameters(model) finds its tensors"
-
-# Names of the module of layers.
-NN = {
-    "AvgPool2d": "x.avg_pool2d(...)",
-    "BatchNorm1d": "nn.BatchNorm",
-    "BCELoss": "x.binary_crossentropy(y)",
-    "BCEWithLogitsLoss": "x.binary_crossentropy_logits(y)",
-    "Conv3d": "x.conv2d(weight, bias) with a weight of five axes",
-    "CrossEntropyLoss": "x.sparse_categorical_crossentropy(labels)",
-    "Dropout": "x.dropout(p), which acts under Tensor.train()",
-    "Flatten": "x.flatten(1)",
-    "GELU": "x.gelu()",
-    "GRUCell": "nn.Linear twice; nn.LSTMCell is there",
-    "GRU": "nn.Linear twice, in a loop; nn.LSTMCell is there",
-    "LSTM": "nn.LSTMCell in a loop over time",
-    "MSELoss": "(x - y).square().mean()",
-    "MaxPool2d": "x.max_pool2d(...)",
-    "Module": PLAIN_CLASS,
-    "ModuleDict": "a dict; nn.state.get_parameters goes into it",
-    "ModuleList": "a list; nn.state.get_parameters goes into it",
-    "MultiheadAttention": "q.scaled_dot_product_attention(k, v) between nn.Linear layers",
-    "Parameter": "Tensor(..., requires_grad=True)",
-    "ReLU": "x.relu()",
-    "Sequential": "a list and x.sequential(list)",
-    "SiLU": "x.silu()",
-    "Sigmoid": "x.sigmoid()",
-    "Softmax": "x.softmax(axis)",
-    "Tanh": "x.tanh()",
-    "functional": "methods of tensors: x.relu(), x.conv2d(...)",
-    "utils": "tensors: gradients are clipped by assigning to x.grad",
-}
-
 
 def hint(name: str, owner: str, known: dict[str, str]) -> str:
     """Text of the AttributeError for a name that its owner has not."""
     text = f"{owner} has no attribute {name!r}"
     return f"{text}; here it is {known[name]}" if name in known else text
-
-
-def no_layer(name: str) -> NoReturn:
-    """The `__getattr__` of the module of layers. Raises: AttributeError, always."""
-    raise AttributeError(hint(name, "module 'aster_ml.nn'", NN), name=name)

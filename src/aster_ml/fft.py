@@ -19,8 +19,8 @@ from aster_ml import Tensor, dtypes
 from aster_ml.complex.tensor import ComplexTensor, parts_of
 from aster_ml.dtype import to_dtype, to_numpy_dtype
 from aster_ml.errors import ArgumentError, DTypeError, ShapeError
+from aster_ml.extend import resolved
 from aster_ml.helpers import all_int
-from aster_ml.runtime import foreign
 
 __all__ = [
     "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift",
@@ -442,7 +442,7 @@ def ifftshift(x: Any, axes: Any = None) -> Any:
 def shifted(x: Any, axes: Any, sign: int) -> Any:
     """Axes rolled by half of their sizes; halves are cut to whole numbers."""
     if not isinstance(x, Tensor | ComplexTensor):
-        array = np.asarray(foreign.resolved(x))
+        array = np.asarray(resolved(x))
         x = ComplexTensor(array) if array.dtype.kind == "c" else Tensor(array)
     count = len(x.shape)
     wanted = range(count) if axes is None else [axes] if isinstance(axes, int) else list(axes)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from aster_ml.errors import ArgumentError
+from aster_ml.plugins import open_module
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -178,3 +179,6 @@ def colored(st: str, color: str | None, background: bool = False) -> str:
     names = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"]
     code = 10 * background + 60 * (color.upper() == color) + 30 + names.index(color.lower())
     return f"\x1b[{code}m{st}\x1b[0m"
+
+
+open_module(__name__)

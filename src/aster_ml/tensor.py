@@ -15,12 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from aster_ml.device import Buffer, Device
-from aster_ml.downloads import fetch
 from aster_ml.dtype import DTypeLike, dtypes, to_dtype
 from aster_ml.elsewhere import TENSOR, hint
 from aster_ml.engine import history, storage
-from aster_ml.engine.explain import explain_schedule
-from aster_ml.engine.items import ExecItem, schedule_items
 from aster_ml.engine.launch import is_recording
 from aster_ml.engine.realize import SHOWING, realize_uops, schedule_uops, settle
 from aster_ml.engine.session import memory_now, realize_seen
@@ -32,8 +29,8 @@ from aster_ml.errors import (
     SymbolicSizeError,
     UnreducedError,
 )
-from aster_ml.gradient import compute_gradient, passes_gradient
 from aster_ml.helpers import all_int
+from aster_ml.late import late
 from aster_ml.mixin.assign import REALIZED, note_memory
 from aster_ml.mixin.contract import ContractMixin
 from aster_ml.mixin.create import CreateMixin
@@ -64,12 +61,22 @@ from aster_ml.mixin.scan import ScanMixin
 from aster_ml.mixin.select import SelectMixin
 from aster_ml.mixin.sets import SetMixin
 from aster_ml.mixin.sizes import same_size
+from aster_ml.plugins import open_module
 from aster_ml.thread_state import HERE, Here, mark
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import MOVEMENT_SET, UOp
 from aster_ml.uop.ops import Ops
+
+if TYPE_CHECKING:
+    import aster_ml.downloads as downloads
+    import aster_ml.gradient as rules
+    from aster_ml.engine import explain, items
+    from aster_ml.engine.items import ExecItem
+else:
+    downloads, rules = late("downloads"), late("gradient")
+    explain, items = late("engine.explain"), late("engine.items")
 
 # Methods for Aster's own use, which no list of names to complete shows.
 INTERNAL = frozenset(
@@ -196,7 +203,7 @@ class Tensor(
 
         Raises: DownloadError when the file is neither in the cache nor to be had.
         """
-        return cls(fetch(url, gunzip=gunzip), **kwargs)
+        return cls(downloads.fetch(url, gunzip=gunzip), **kwargs)
 
     # computing
 
@@ -231,7 +238,7 @@ class Tensor(
                 # No schedule computes what has no elements, but it leads on like any other value.
                 node = tensor.uop
                 storage.set_stand_in(node, new)
-            if not is_made or history.keep_past(node, wanted, passes_gradient):
+            if not is_made or history.keep_past(node, wanted, rules.passes_gradient):
                 tensor.become(node, new)
 
     def become(self, node: UOp, memory: UOp) -> None:
@@ -241,7 +248,7 @@ class Tensor(
             history.note_cut(memory)
             self._requires_grad = None
         elif history.CUT:
-            history.note_rewritten(node, memory, passes_gradient)
+            history.note_rewritten(node, memory, rules.passes_gradient)
         if memory is not self.uop:
             is_apart = is_float(node) and is_detached(node)
             if is_apart or (node._at is UNSET and is_float(node)):
@@ -271,7 +278,7 @@ class Tensor(
         """
         tensors: list[Tensor] = [self, *lst]
         nodes = [t.uop if 0 not in t.shape else empty_node(t) for t in tensors]
-        memory, items, values = schedule_items(nodes)
+        memory, found, values = items.schedule_items(nodes)
         self.become_with_past(tensors, nodes, memory)
         for handle in live_handles():
             # What had to be written on the way is memory now as well.
@@ -279,7 +286,7 @@ class Tensor(
                 node, place = handle.uop, storage.place_after(handle.uop)
                 if place is not None:
                     handle.become(node, place)
-        return list(items), values
+        return list(found), values
 
     def schedule(self, *lst: Tensor) -> list[ExecItem]:
         """The kernels, copies and views that `realize` would run, as items to run one by one."""
@@ -291,7 +298,7 @@ class Tensor(
         Costs are those by which the compiler decided; nothing is compiled or run.
         """
         nodes = [t.uop if 0 not in t.shape else empty_node(t) for t in (self, *lst)]
-        return explain_schedule(schedule_uops(nodes)[0])
+        return explain.explain_schedule(schedule_uops(nodes)[0])
 
     # reading
 
@@ -425,7 +432,7 @@ class Tensor(
         Raises: GradientError when self has more than one element and no `gradient` is given, and
         when nothing below requires a gradient.
         """
-        past = history.past_of(self.uop, passes_gradient)
+        past = history.past_of(self.uop, rules.passes_gradient)
         below = toposort(self.uop, *past[1].values())
         wanted = [t for t in flagged_in(below) if is_float(t)]
         names = [graph_names(t) for t in wanted]
@@ -485,7 +492,7 @@ class Tensor(
             )
         names = {name for group in targets for name in group if name.dtype.kind == "float"}
         root = self.uop
-        order, values = past or history.past_of(root, passes_gradient)
+        order, values = past or history.past_of(root, rules.passes_gradient)
         if values:
             targets = with_values(targets, values)
             names = {name for group in targets for name in group if name.dtype.kind == "float"}
@@ -494,7 +501,7 @@ class Tensor(
         if changed is not None:
             root = changed.read(root)
             known = {memory: changed.read(value) for memory, value in values.items()}
-            order, values = history.walk_back(root, passes_gradient, known)
+            order, values = history.walk_back(root, rules.passes_gradient, known)
             targets = [
                 [n for u in group for n in (u, *changed.anew.get(u, ()))] for group in targets
             ]
@@ -504,12 +511,12 @@ class Tensor(
         if changed is not None:
             wanted.update(changed.unread)
         if history.CUT:
-            order = toposort(root, enter=passes_gradient) if order is None else order
+            order = toposort(root, enter=rules.passes_gradient) if order is None else order
             wanted.update([u for u in order if u in history.CUT])
-        found = compute_gradient(root, start, wanted, order, values, ends)
+        found = rules.compute_gradient(root, start, wanted, order, values, ends)
         history.check_kept(found, names)
         if changed is not None:
-            changed.check(found, names, ends, passes_gradient)
+            changed.check(found, names, ends, rules.passes_gradient)
         result: list[UOp | None] = []
         for group in targets:
             total: UOp | None = None
@@ -600,7 +607,8 @@ def check_graph(root: UOp, names: set[UOp], values: dict[UOp, UOp]) -> None:
     """
     if not storage.NO_GRADIENT:
         return
-    order = toposort(root, *values.values(), enter=lambda u: u not in names and passes_gradient(u))
+    passes = rules.passes_gradient
+    order = toposort(root, *values.values(), enter=lambda u: u not in names and passes(u))
     for u in order:
         if u in storage.NO_GRADIENT and u not in names:
             raise GradientError(
@@ -677,3 +685,5 @@ def empty_node(tensor: Tensor) -> UOp:
 
 
 STREAMS.kind = Tensor
+
+open_module(__name__)

@@ -22,7 +22,7 @@ from aster_ml.config import THREADS
 from aster_ml.device import Device
 from aster_ml.engine import fallback, search
 from aster_ml.engine.compile import compile_kernel
-from aster_ml.schedule.plan import CACHE
+from aster_ml.schedule.cache import CACHE
 from tests.core.kernel_checks import kernel_of, memory
 
 # Of one use; what is not damaged takes a tenth of a second and 200 MB more than there were.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from aster_ml.engine import session
-from aster_ml.schedule.plan import CACHE
+from aster_ml.schedule.cache import CACHE
 from tests.fuzz.budget import check_all, draws
 from tests.fuzz.random_kernels import Drawing
 

@@ -18,6 +18,12 @@ from aster_ml.errors import ArgumentError, KernelOptError
 from aster_ml.uop.node import UOp
 
 
+class UnknownOpts(Enum):
+    """Opts that programs of tinygrad name and that no device here can do: none is ever applied."""
+
+    NOLOCALS = "NOLOCALS"
+
+
 class OptOps(Enum):
     """What can be done to an axis."""
 
@@ -41,6 +47,7 @@ class OptOps(Enum):
     GROUPTOP = "GROUP"  # noqa: PIE796
 
 
+type.__setattr__(OptOps, "NOLOCALS", UnknownOpts.NOLOCALS)
 # In which ways an Opt can be done, where there are several; without a word it is the first.
 WAYS: dict[OptOps, tuple[str, ...]] = {
     OptOps.UPCAST: ("", "shift"),
@@ -51,8 +58,7 @@ WAYS: dict[OptOps, tuple[str, ...]] = {
     OptOps.BLOCKS: ("order", "loop", "cluster"),
     OptOps.PIPELINE: ("stores", "folds", "copies", "producer"),
 }
-# Opts that programs of tinygrad name and that no device here can do (`compat/opts`).
-ELSEWHERE = frozenset({"NOLOCALS"})
+ELSEWHERE = frozenset(UnknownOpts.__members__)
 OF_REDUCTIONS = frozenset(
     {
         "UNROLL", "GROUP", "TC", "TC chain", "SPLIT peel", "SPLIT last", "KBLOCK output",

@@ -7,18 +7,11 @@ whichever order; nothing is imported for it.
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import sys
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 from aster_ml.dtype import dtypes
 from aster_ml.tensor import Tensor
-
-BACKENDS = "einops._backends"
 
 
 class Methods:
@@ -83,46 +76,6 @@ class Methods:
 MADE: list[type] = []
 
 
-def tell(backends: ModuleType) -> None:
-    """Lets einops find our class."""
+def imported(backends: ModuleType) -> None:
+    """Lets einops find our class; the core calls this when the module of backends has run."""
     MADE.append(type("AsterBackend", (Methods, backends.AbstractBackend), {}))
-
-
-class Telling(importlib.abc.Loader):
-    """Runs a module as its own loader does, and tells it of our class then."""
-
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
-
-    def create_module(self, spec: Any) -> Any:
-        """As its own loader does."""
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Runs the module, then tells it."""
-        self.loader.exec_module(module)
-        tell(module)
-
-
-class Awaiting(importlib.abc.MetaPathFinder):
-    """Stands by until einops is imported."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """The module that has the classes, told of ours when it has run; None for all others."""
-        if name != BACKENDS:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = Telling(spec.loader)
-        return spec
-
-
-def install() -> None:
-    """Tells einops of our class, now or when it is imported."""
-    if BACKENDS in sys.modules:
-        tell(sys.modules[BACKENDS])
-    elif not any([isinstance(finder, Awaiting) for finder in sys.meta_path]):
-        sys.meta_path.insert(0, Awaiting())

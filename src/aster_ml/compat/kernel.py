@@ -13,8 +13,8 @@ from aster_ml.codegen.opts import Opt
 from aster_ml.codegen.passes import kernel_name, schedule_kernel
 from aster_ml.compat.devices import RendererView
 from aster_ml.compat.programs import ProgramSpec, get_program
-from aster_ml.compat.translate import as_kernel
 from aster_ml.device import Device
+from aster_ml.schedule.handwritten import as_kernel
 from aster_ml.uop.node import UOp, to_sint
 
 

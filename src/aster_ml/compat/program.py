@@ -17,7 +17,8 @@ import sys
 import types
 from collections.abc import Sequence
 
-from aster_ml.compat.names import NOT_HERE, PACKAGE
+from aster_ml.compat.names import NOT_HERE
+from aster_ml.plugins import PACKAGE
 
 FOREIGN = "tinygrad"
 CHILDREN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "children")

@@ -14,10 +14,10 @@ from aster_ml.codegen.opts import Opt
 from aster_ml.codegen.passes import lower
 from aster_ml.compat import lanes
 from aster_ml.compat.devices import RendererView
-from aster_ml.compat.dialect import Dialect
 from aster_ml.device import Device
 from aster_ml.dtype import AddrSpace, dtypes
 from aster_ml.engine import estimate, program
+from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops

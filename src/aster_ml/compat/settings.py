@@ -100,3 +100,6 @@ def foreign(name: str, default: int | str, doc: str) -> Setting:
     del SETTINGS[name]
     FOREIGN[name] = setting
     return setting
+
+
+declare()

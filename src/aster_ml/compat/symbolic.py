@@ -11,9 +11,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from aster_ml.compat.dialect import Dialect
 from aster_ml.compat.patterns import PatternMatcher, UPat, graph_rewrite
-from aster_ml.mixin.symbol import ABOVE
+from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.evaluate import evaluate
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
@@ -140,8 +139,6 @@ def simplify_lanes(u: UOp) -> UOp:
     """The same value by fewer operations, also of a vector."""
     return simplify(u) if u.dtype.vcount == 1 else graph_rewrite(u, sym)
 
-
-ABOVE["simplify"] = simplify_lanes
 
 expander = PatternMatcher(
     [

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from aster_ml.config import FOREIGN
+from aster_ml.config import foreign
 from aster_ml.helpers import colored
 
 
@@ -155,7 +155,7 @@ cpu_events: list[ProfileEvent] = []
 
 def is_profiling() -> bool:
     """Whether events are recorded."""
-    return bool(FOREIGN["PROFILE"])
+    return bool(foreign("PROFILE"))
 
 
 @contextlib.contextmanager

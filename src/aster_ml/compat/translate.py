@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from aster_ml.compat.dialect import Dialect
 from aster_ml.compat.index_values import (
     BOOL,
     FALSE,
@@ -34,8 +32,10 @@ from aster_ml.compat.nest import (
     numbered,
 )
 from aster_ml.compat.symbolic import simplify_lanes
-from aster_ml.dtype import AddrSpace, DType, PtrDType, dtypes
+from aster_ml.dtype import AddrSpace, PtrDType, dtypes
 from aster_ml.errors import ArgumentError, UnsupportedError
+from aster_ml.schedule.handwritten import Handwritten
+from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.graph import reaches, substitute, toposort
 from aster_ml.uop.movement import flat_index, source_index
 from aster_ml.uop.node import UOp, index_alu
@@ -48,7 +48,6 @@ from aster_ml.uop.ops import (
     ParamArg,
     RangeArg,
     ReduceArg,
-    RunArg,
     ScratchArg,
     VarArg,
 )
@@ -62,18 +61,6 @@ class Place(NamedTuple):
 
     at: UOp
     gate: UOp
-
-
-@dataclass(frozen=True)
-class Handwritten:
-    """A translated kernel; PARAM i of it is argument `slots[i]` of its author's function.
-
-    `values` are those of the variables that its author has bound.
-    """
-
-    ast: UOp
-    slots: tuple[int, ...]
-    values: tuple[tuple[str, int], ...] = ()
 
 
 class Translator:
@@ -499,29 +486,6 @@ def kept_where(value: UOp, place: Place) -> tuple[UOp, UOp]:
 def without_effects(u: UOp) -> UOp:
     """The memory under an AFTER."""
     return u.src[0] if u.op is Ops.AFTER else u
-
-
-def as_kernel(sink: UOp) -> UOp:
-    """A kernel's graph in Aster's form: as it is, or translated if it is hand-written."""
-    if isinstance(sink.arg, (KernelArg, RunArg)):
-        return sink
-    if sink.arg is None and not reaches(sink, is_foreign):
-        return sink
-    return translate(sink).ast
-
-
-def is_foreign(u: UOp) -> bool:
-    """Whether a node has no place in a kernel of Aster's own form."""
-    if u.op in (Ops.LOAD, Ops.STORE):
-        return u.src[0].op is not Ops.INDEX
-    return (
-        isinstance(u.op, Dialect)
-        or u.dtype.__class__ is not DType
-        or u.op in MOVEMENT
-        or (u.op is Ops.SINK and not u.src)
-        or any(s.op is Ops.INDEX for s in u.src)
-        or (u.op is Ops.AFTER and any(s.op is Ops.RANGE for s in u.src))
-    )
 
 
 def translate(sink: UOp) -> Handwritten:

@@ -9,13 +9,13 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from aster_ml.compat.dialect import Dialect
 from aster_ml.compat.dtypes import ConstType
 from aster_ml.compat.kernels import KernelInfo
 from aster_ml.compat.patterns import PatternMatcher, UPat, graph_rewrite
 from aster_ml.compat.timing import TracingKey
 from aster_ml.dtype import AddrSpace, DType, PtrDType, dtypes
 from aster_ml.trace import Metadata
+from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.evaluate import evaluate
 from aster_ml.uop.node import UOp, Variable, resolve, sint, smax, smin
 from aster_ml.uop.ops import (

@@ -11,9 +11,14 @@ from typing import Any, Self
 
 from aster_ml.complex.functions import ComplexFunctions
 from aster_ml.errors import ShapeError
-from aster_ml.mixin.linalg import matrix_sizes, root_of_sum
-from aster_ml.mixin.solve import epsilon, exchanged, largest_left
-from aster_ml.uop.infer import show_shape
+from aster_ml.extend import (
+    epsilon,
+    exchanged,
+    largest_left,
+    matrix_sizes,
+    root_of_sum,
+    show_shape,
+)
 
 
 class ComplexLinalg(ComplexFunctions):

@@ -20,9 +20,7 @@ from aster_ml.complex.dtype import BY_PART, ComplexDType, known_complex_dtype, t
 from aster_ml.complex.moves import ComplexMoves
 from aster_ml.dtype import least_upper_dtype
 from aster_ml.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
-from aster_ml.mixin.complexes import COMPLEX_KINDS
-from aster_ml.mixin.interop import BINARY, UNARY, as_numpy
-from aster_ml.runtime import foreign
+from aster_ml.extend import BINARY, COMPLEX_KINDS, UNARY, as_numpy, resolved
 
 NO_ORDER = "complex numbers have no order; compare .abs(), .real or .imag"
 
@@ -39,7 +37,7 @@ def parts_of(data: Any, device: Any = None) -> tuple[Tensor, Tensor | None]:
     if isinstance(data, Tensor):
         return floating(data), None
     # PyTorch conjugates and negates by marks, which arrays cannot carry.
-    data = foreign.resolved(data)
+    data = resolved(data)
     data = data.detach() if getattr(data, "requires_grad", False) else data
     array = np.asarray(data)
     if array.dtype.kind not in "fciub":

@@ -12,12 +12,18 @@ import heapq
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aster_ml.config import KEPT_BYTES
-from aster_ml.engine.compile import MEMORY_CACHE, Compiled
-from aster_ml.schedule.plan import CACHE
+from aster_ml.late import late
+from aster_ml.schedule.cache import CACHE
 from aster_ml.schedule.steps import Schedule
+
+if TYPE_CHECKING:
+    from aster_ml.engine import compile as compiling
+    from aster_ml.engine.compile import Compiled
+else:
+    compiling = late("engine.compile")
 
 
 def kernels_of(schedule: Schedule) -> Iterator[Compiled]:
@@ -28,7 +34,7 @@ def kernels_of(schedule: Schedule) -> Iterator[Compiled]:
 
 def kept_nbytes() -> int:
     """About how many bytes schedules and kernels take."""
-    return CACHE.nbytes + sum([c.nbytes for c in MEMORY_CACHE.values()])
+    return CACHE.nbytes + sum([c.nbytes for c in compiling.MEMORY_CACHE.values()])
 
 
 def make_room() -> None:
@@ -39,16 +45,18 @@ def make_room() -> None:
         return
     number = count()
     uses = Counter([id(c) for s, _ in CACHE.entries.values() for c in kernels_of(s)])
-    kernels = {id(c): key for key, c in MEMORY_CACHE.items()}
+    kernels = {id(c): key for key, c in compiling.MEMORY_CACHE.items()}
     # The latest schedule is in use.
     entries = sorted(CACHE.entries.items(), key=lambda entry: entry[1][0].used)[:-1]
     waiting: list[tuple[int, int, Any]] = [(s.used, next(number), key) for key, (s, _) in entries]
-    waiting += [(c.used, next(number), c) for c in MEMORY_CACHE.values() if id(c) not in uses]
+    waiting += [
+        (c.used, next(number), c) for c in compiling.MEMORY_CACHE.values() if id(c) not in uses
+    ]
     heapq.heapify(waiting)
     while waiting and held > limit - limit // 4:
         used, _, item = heapq.heappop(waiting)
-        if isinstance(item, Compiled):
-            del MEMORY_CACHE[kernels[id(item)]]
+        if isinstance(item, compiling.Compiled):
+            del compiling.MEMORY_CACHE[kernels[id(item)]]
             held -= item.nbytes
             continue
         schedule, nodes = CACHE.entries[item]

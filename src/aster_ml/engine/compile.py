@@ -13,12 +13,9 @@ import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aster_ml.backend import Backend, Grid, Launch, Program, ThreadParts
-from aster_ml.codegen.estimate import of_work
-from aster_ml.codegen.opts import Opt
-from aster_ml.codegen.passes import lower
 from aster_ml.config import (
     BEAM,
     CACHE,
@@ -32,23 +29,38 @@ from aster_ml.config import (
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.disk_cache import DiskCache
 from aster_ml.engine.estimate import Estimates, estimate
-from aster_ml.engine.explain import kernel_lines, run_name
 from aster_ml.engine.fallback import may_fall_back, tell
 from aster_ml.engine.module_batches import Batches, Draft
-from aster_ml.engine.search import can_search, find_opts
 from aster_ml.engine.sources import source_digest
 from aster_ml.engine.worker_pool import Job, WorkerPool
 from aster_ml.errors import DeviceError, KernelOptError
-from aster_ml.renderer.base import Renderer
-from aster_ml.renderer.runs import render_run
+from aster_ml.late import late
 from aster_ml.target import Target
 from aster_ml.uop.gc_pause import uncollected
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, RunArg
-from aster_ml.uop.print.text import linear_to_text, to_text
-from aster_ml.uop.spec.verify import verify
 from aster_ml.watch import WATCHERS, all_writing
+
+# A kernel from the disk needs none of these.
+if TYPE_CHECKING:
+    from aster_ml.codegen import estimate as cost
+    from aster_ml.codegen import passes
+    from aster_ml.codegen.opts import Opt
+    from aster_ml.engine import explain
+    from aster_ml.engine import search as opts_search
+    from aster_ml.renderer import runs
+    from aster_ml.renderer.base import Renderer
+    from aster_ml.uop.print import text
+    from aster_ml.uop.spec import verify as spec
+else:
+    cost = late("codegen.estimate")
+    passes = late("codegen.passes")
+    explain = late("engine.explain")
+    opts_search = late("engine.search")
+    runs = late("renderer.runs")
+    spec = late("uop.spec.verify")
+    text = late("uop.print.text")
 
 
 @dataclass
@@ -123,7 +135,7 @@ def renderer_for(target: Target) -> Renderer:
 def render(linear: Linear, target: Target) -> str:
     """Source text in the target's language; for the interpreter, the list itself as text."""
     if not target.compiles:
-        return linear_to_text(linear)
+        return text.linear_to_text(linear)
     return renderer_for(target).render(linear)
 
 
@@ -163,7 +175,7 @@ class Compilation:
             self.ready[backend] = self.beside.begin(backend.prepare)
         target, is_run = backend.target, isinstance(ast.arg, RunArg)
         given = opts is not None
-        if BEAM and opts is None and not is_run and can_search(ast, backend):
+        if BEAM and opts is None and not is_run and opts_search.can_search(ast, backend):
             opts = search(ast, backend, target)
         disk_key = key_on_disk(ast, backend, opts)
         fields = self.shelf.get(disk_key, backend) if disk_key is not None else None
@@ -243,7 +255,7 @@ DEFAULT = Way("the default schedule", None, False)
 def search(ast: UOp, backend: Backend, target: Target) -> tuple[Opt, ...] | None:
     """The Opts that a search finds; None, for the default schedule, where it fails inside."""
     try:
-        return find_opts(ast, backend.name, target)
+        return opts_search.find_opts(ast, backend.name, target)
     except Exception as error:
         if not may_fall_back(error):
             raise
@@ -263,10 +275,10 @@ def write_kernel(
         if isinstance(ast.arg, RunArg):
             return write_run(ast, backend, target, opts, plain)
         if SPEC:
-            verify(ast, "kernel")
-        linear, applied = lower(ast, target, opts, plain=plain)
+            spec.verify(ast, "kernel")
+        linear, applied = passes.lower(ast, target, opts, plain=plain)
         if SPEC:
-            verify(linear, "linear")
+            spec.verify(linear, "linear")
         source = render(linear, target)
         for w in WATCHERS:
             w.written(ast, linear, source)
@@ -404,7 +416,7 @@ def part_count(linear: Linear, target: Target, estimates: Estimates) -> int:
     before = linear.uops[: linear.uops.index(linear.thread)]
     if any([u.op is Ops.RANGE for u in before]):
         return target.threads
-    busy = of_work(estimates.ops, estimates.mem, target).busy
+    busy = cost.of_work(estimates.ops, estimates.mem, target).busy
     each = int(busy / (target.threads * PART_CYCLES))
     return target.threads * max(1, min(each, PARTS_EACH))
 
@@ -424,10 +436,10 @@ def write_run(
     linears = []
     for kernel in ast.src:
         if SPEC:
-            verify(kernel, "kernel")
-        linear, applied = lower(kernel, alone, opts, plain=plain)
+            spec.verify(kernel, "kernel")
+        linear, applied = passes.lower(kernel, alone, opts, plain=plain)
         if SPEC:
-            verify(linear, "linear")
+            spec.verify(linear, "linear")
         show(kernel, linear, render(linear, target) if DEBUG >= 4 else "", backend, applied, None)
         for w in WATCHERS:
             w.written(kernel, linear, "")
@@ -436,11 +448,11 @@ def write_run(
     written = [
         slots[i] for slots, linear in zip(arg.slots, linears, strict=True) for i in linear.written
     ]
-    source = render_run(renderer_for(target), run_name(ast), linears, arg, lanes)
+    source = runs.render_run(renderer_for(target), explain.run_name(ast), linears, arg, lanes)
     for w in WATCHERS:
         w.written(ast, None, source)
     return {
-        "name": run_name(ast),
+        "name": explain.run_name(ast),
         "var_names": (),
         "launch": ThreadParts(lanes, lanes),
         "estimates": estimate(ast),
@@ -462,11 +474,11 @@ def show(
         return
     if DEBUG >= 3:
         print(f"{linear.name}: {' '.join(map(repr, opts)) or 'no Opts'}")
-        print("\n".join(f"   {line}" for line in kernel_lines(ast, backend.target, asked)))
+        print("\n".join(f"   {line}" for line in explain.kernel_lines(ast, backend.target, asked)))
     if DEBUG >= 5:
-        print(f"--- IR of {linear.name}\n{to_text(ast)}")
+        print(f"--- IR of {linear.name}\n{text.to_text(ast)}")
     if DEBUG >= 6:
-        print(f"--- linear program of {linear.name}\n{linear_to_text(linear)}")
+        print(f"--- linear program of {linear.name}\n{text.linear_to_text(linear)}")
     if DEBUG >= 4:
         print(f"--- source of {linear.name}\n{source}")
     if DEBUG >= 7:

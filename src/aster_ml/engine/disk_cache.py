@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aster_ml.backend import Backend, Grid, Launch, Program, ThreadParts
 from aster_ml.dtype import dtypes
 from aster_ml.errors import AsterError
+from aster_ml.late import late
 from aster_ml.runtime import object_cache
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
-from aster_ml.uop.print.text import parse, to_text
+
+if TYPE_CHECKING:
+    from aster_ml.uop.print import text
+else:
+    text = late("uop.print.text")
 
 SIZE_BYTES = 4
 # As much as a native call takes.
@@ -106,7 +111,7 @@ def launch_to_json(launch: Launch) -> list[Any]:
 
 def size_to_json(size: Any) -> Any:
     """A number, or the text of an expression."""
-    return to_text(size) if isinstance(size, UOp) else size
+    return text.to_text(size) if isinstance(size, UOp) else size
 
 
 def launch_from(header: Any) -> Launch | None:
@@ -129,7 +134,7 @@ def size_from(size: Any, names: list[str]) -> Any:
     """
     if not isinstance(size, str):
         return size if is_count(size) else None
-    found = parse(size)
+    found = text.parse(size)
     nodes = toposort(found)
     used = {u.arg.name for u in nodes if u.op is Ops.DEFINE_VAR}
     known = found.dtype in dtypes.ints and all([u.op in SIZE_OPS for u in nodes])

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from aster_ml.codegen.lower.linearize import memory_of
 from aster_ml.helpers import prod
+from aster_ml.late import late
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops, RunArg
 from aster_ml.uop.ranges import iterations
+
+if TYPE_CHECKING:
+    from aster_ml.codegen.lower import linearize
+else:
+    linearize = late("codegen.lower.linearize")
 
 
 class Estimates(NamedTuple):
@@ -87,7 +92,7 @@ def bytes_of_accesses(linear: Linear) -> int:
             loops.append(int(u.src[0].vmax))
         elif u.op is Ops.END:
             loops.pop()
-        elif u.op in (Ops.LOAD, Ops.STORE) and memory_of(u).op is Ops.PARAM:
+        elif u.op in (Ops.LOAD, Ops.STORE) and linearize.memory_of(u).op is Ops.PARAM:
             at, value = u.src[0], u if u.op is Ops.LOAD else u.src[1]
             lanes = [r for r in {*at.ranges, *value.ranges} if r.arg.kind.is_lane]
             count = prod(loops) * prod([int(r.src[0].vmax) for r in lanes])

@@ -16,7 +16,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from aster_ml.config import SETTINGS, STRICT
 from aster_ml.errors import (
@@ -27,11 +27,16 @@ from aster_ml.errors import (
     KernelOptError,
 )
 from aster_ml.frames import user_line
+from aster_ml.late import late
 from aster_ml.private_files import READ_FLAGS, make_folder, own_folder, remove_file, replace_own
 from aster_ml.runtime.object_cache import cache_folder
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
-from aster_ml.uop.print.text import parse, to_text
+
+if TYPE_CHECKING:
+    from aster_ml.uop.print import text as node_text
+else:
+    node_text = late("uop.print.text")
 
 # Errors of this family that are Aster's own and not a user's.
 OWN = (InternalError, KernelOptError, CompileError)
@@ -95,7 +100,7 @@ def failure_text(stage: str, root: UOp, target: Target | None, error: Exception)
         f"# target {target.key if target is not None else ''}".rstrip(),
         f"# settings {' '.join([f'{s.name}={s.value}' for s in changed])}".rstrip(),
         *[f"#   {line}" for part in trace for line in part.splitlines()],
-        to_text(root),
+        node_text.to_text(root),
     ]
     return "\n".join(lines) + "\n"
 
@@ -167,4 +172,4 @@ def read_failure(text: str) -> Failure:
             raise FormatError(f"reproduce: no setting is named {name}")
         settings[name] = value if isinstance(SETTINGS[name].default, str) else int(value)
     target = Target.parse(said["target"]) if said.get("target") else None
-    return Failure(said["stage"], target, settings, parse(text))
+    return Failure(said["stage"], target, settings, node_text.parse(text))

@@ -11,16 +11,14 @@ import functools
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from aster_ml.compat.translate import as_kernel
 from aster_ml.config import CAPTURING
 from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
-from aster_ml.engine.compile import compile_kernel
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.estimate import Estimates
 from aster_ml.engine.launch import bind, run_copy, run_step
-from aster_ml.engine.program import ProgramSpec, get_program
 from aster_ml.engine.realize import (
     compute_parts,
     memory_of,
@@ -30,12 +28,21 @@ from aster_ml.engine.realize import (
     run_due,
 )
 from aster_ml.errors import ArgumentError, DeviceError, InternalError
+from aster_ml.late import late
+from aster_ml.schedule.handwritten import as_kernel
 from aster_ml.schedule.steps import Schedule, Step
 from aster_ml.thread_state import ENGINE, HERE, take_turn
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, RunArg
 from aster_ml.uop.sharding import MULTI_SEEN
+
+if TYPE_CHECKING:
+    from aster_ml.engine import compile as compiling
+    from aster_ml.engine import program
+    from aster_ml.engine.program import ProgramSpec
+else:
+    compiling, program = late("engine.compile"), late("engine.program")
 
 
 class Runner:
@@ -76,7 +83,7 @@ class CompiledRunner(Runner):
         """Compiles, or takes what is compiled already."""
         ast = as_kernel(ast)
         opts = None if p is None or p.opts is None else p.applied_opts
-        self.compiled = compile_kernel(ast, Device[device], opts)
+        self.compiled = compiling.compile_kernel(ast, Device[device], opts)
         super().__init__(self.compiled.name, device, self.compiled.estimates)
         self.ast = ast
         if isinstance(ast.arg, RunArg):
@@ -90,7 +97,7 @@ class CompiledRunner(Runner):
     @functools.cached_property
     def p(self) -> ProgramSpec:
         """Source, sizes, Opts, estimates."""
-        return get_program(self.ast, self.device)
+        return program.get_program(self.ast, self.device)
 
     def __reduce__(self) -> tuple[object, ...]:
         return CompiledRunner.of, (self.ast, self.device)

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from aster_ml.allocator import MEMORY
 from aster_ml.backend import Call, Graph, Launch, ThreadParts
@@ -19,12 +19,12 @@ from aster_ml.config import CAPTURING, DEBUG, debug_shown, stage_key
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
 from aster_ml.engine.bounds import make_room
-from aster_ml.engine.compile import Compilation, Compiled, compile_kernels
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.fallback import may_fall_back, tell
 from aster_ml.engine.memory import MemoryPlan, plan_apart, plan_memory
 from aster_ml.errors import ArgumentError, DeviceError
 from aster_ml.helpers import colored
+from aster_ml.late import late
 from aster_ml.schedule.steps import Schedule, Step
 from aster_ml.thread_state import HERE, mark
 from aster_ml.uop.evaluate import evaluate_expr
@@ -32,6 +32,12 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.watch import WATCHERS
+
+if TYPE_CHECKING:
+    from aster_ml.engine import compile as compiling
+    from aster_ml.engine.compile import Compilation, Compiled
+else:
+    compiling = late("engine.compile")
 
 # Arenas up to this size stay with their schedule between runs.
 KEEP_ARENA_NBYTES = 1 << 18
@@ -59,7 +65,7 @@ def bind(schedule: Schedule, begun: Compilation | None = None) -> Bound:
         if DEBUG >= 1:
             show_devices(schedule)
         kernels = [(s.ast, Device[s.device]) for s in schedule.steps if s.ast is not None]
-        made = iter(compile_kernels(kernels, begun=begun))
+        made = iter(compiling.compile_kernels(kernels, begun=begun))
         compiled = [None if step.ast is None else next(made) for step in schedule.steps]
         memory = planned_memory(schedule)
         bound = schedule.bound[key] = Bound(schedule, compiled, memory)

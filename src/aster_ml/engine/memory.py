@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from aster_ml.errors import InternalError
 from aster_ml.helpers import round_up
+from aster_ml.plugins import open_module
 from aster_ml.schedule.steps import Schedule
 
 ALIGNMENT = 128
@@ -189,3 +190,6 @@ def check_plan(schedule: Schedule, plan: MemoryPlan) -> None:
             size_b = schedule.slots[b].size * schedule.slots[b].dtype.itemsize
             if at_a < at_b + size_b and at_b < at_a + size_a:
                 raise InternalError(f"memory: slots {a} and {b} overlap while both live")
+
+
+open_module(__name__)

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from aster_ml.codegen.opts import Opt
-from aster_ml.codegen.passes import lower
-from aster_ml.compat.translate import as_kernel
 from aster_ml.device import Device
 from aster_ml.engine.compile import render
 from aster_ml.engine.estimate import Estimates, bytes_of_accesses, estimate
 from aster_ml.errors import ArgumentError
+from aster_ml.late import late
+from aster_ml.schedule.handwritten import as_kernel
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp, sint
 from aster_ml.uop.ops import Ops, RunArg
+
+if TYPE_CHECKING:
+    from aster_ml.codegen import passes
+    from aster_ml.codegen.opts import Opt
+else:
+    passes = late("codegen.passes")
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ def get_program(
     name = Device.canonicalize(device)
     target = Device[name].target
     asked = None if opts is None else tuple(opts)
-    linear, applied = lower(ast, target, asked, by_hand=True)
+    linear, applied = passes.lower(ast, target, asked, by_hand=True)
     counted = estimate(ast)._replace(lds=bytes_of_accesses(linear))
     return ProgramSpec(
         linear.name,

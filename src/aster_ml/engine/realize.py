@@ -8,14 +8,13 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aster_ml.config import DEBUG, DETERMINISTIC, FUSE, SAME_THREADS, debug_shown
 from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
 from aster_ml.engine.calls import PENDING, run_pending
 from aster_ml.engine.counters import TOTALS
-from aster_ml.engine.early import Early
 from aster_ml.engine.fallback import may_fall_back, tell
 from aster_ml.engine.fills import fill_memory
 from aster_ml.engine.launch import bind, observe
@@ -26,10 +25,12 @@ from aster_ml.engine.repeats import ALIKE, without_repeats
 from aster_ml.engine.session import learn
 from aster_ml.errors import DeviceError
 from aster_ml.helpers import pluralize
+from aster_ml.late import late
+from aster_ml.plugins import open_module
+from aster_ml.schedule.cache import known_schedule
 from aster_ml.schedule.capture import Beforehand, Captured, capture
 from aster_ml.schedule.fusion.unpacked import nodes_of_unpacked
 from aster_ml.schedule.hazards import Effects
-from aster_ml.schedule.plan import Take, known_schedule, plan, plan_plainly, result_of
 from aster_ml.schedule.rewrites.copies import DATA_ONLY
 from aster_ml.schedule.rewrites.fold_numbers import number_like, number_of
 from aster_ml.schedule.starts import MOVING
@@ -44,6 +45,14 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops, RunArg
 from aster_ml.uop.sharding import MULTI_SEEN
 from aster_ml.watch import WATCHERS
+
+# Most calls find their schedule in the cache.
+if TYPE_CHECKING:
+    from aster_ml.engine import early as kernels
+    from aster_ml.schedule import plan
+    from aster_ml.schedule.plan import Take
+else:
+    kernels, plan = late("engine.early"), late("schedule.plan")
 
 MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD})
 MEMORY = frozenset({Ops.BUFFER, Ops.MULTI})
@@ -410,7 +419,7 @@ def realize_uops(nodes: list[UOp], times: int = 1) -> list[UOp]:
             return found
         if (observers := HERE.observers) and observers[-1].outside:
             realize_outside(nodes)
-        early = Early()
+        early = kernels.Early()
         try:
             prepared = prepare(nodes, early.take, not HERE.observers)
             was_bound = prepared is not None and bool(prepared[2].bound)
@@ -456,7 +465,7 @@ def planned(captured: Captured, take: Take | None) -> Schedule:
     # that is made anew counts as another.
     again = bool(HERE.observers)
     try:
-        return result_of(plan(captured, workers_of, take is not None, again), take)
+        return plan.result_of(plan.plan(captured, workers_of, take is not None, again), take)
     except Exception as error:
         return plan_somehow(captured, error)
 
@@ -470,7 +479,7 @@ def plan_somehow(captured: Captured, error: Exception) -> Schedule:
         raise error
     for plain in (PLAIN, PLAINEST):
         try:
-            schedule = plan_plainly(captured, workers_of, plain)
+            schedule = plan.plan_plainly(captured, workers_of, plain)
         except Exception as again:
             if not may_fall_back(again):
                 break
@@ -491,7 +500,7 @@ def bind_somehow(
     runs = [s.ast for s in schedule.steps if s.ast is not None and is_run(s.ast)]
     if not runs or not may_fall_back(error):
         raise error
-    schedule = plan_plainly(captured, workers_of, PLAIN)
+    schedule = plan.plan_plainly(captured, workers_of, PLAIN)
     bind(schedule)
     tell("run", runs[0], None, error, "kernels one after the other")
     return request, captured, schedule
@@ -642,3 +651,6 @@ def schedule_uops(nodes: list[UOp]) -> tuple[Schedule, dict[str, int]]:
     if prepared is None:
         return Schedule([], [], 0), {}
     return prepared[2], prepared[1].values
+
+
+open_module(__name__)

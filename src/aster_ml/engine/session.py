@@ -24,7 +24,7 @@ from aster_ml.engine import storage
 from aster_ml.engine.calls import PENDING
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.launch import Bound, call_of, graph_of
-from aster_ml.schedule.plan import CACHE
+from aster_ml.schedule.cache import CACHE
 from aster_ml.thread_state import ENGINE, HERE, take_turn
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import UOp

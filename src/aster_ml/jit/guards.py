@@ -23,14 +23,13 @@ import numpy as np
 from aster_ml.jit.guard_codegen import Place, Writer, attribute_of
 
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
-# Packages whose code reads nothing that a program changes; below `nn` lie parts of its models.
+# Packages whose code reads nothing that a program changes.
 TEST_TOOLS = frozenset({"pytest", "_pytest", "pluggy", "hypothesis"})
 OTHERS = TEST_TOOLS.union(
     {"aster_ml", "numpy", "tqdm", "ml_dtypes", "torch"}, sys.stdlib_module_names
 )
-OWN_MODELS = "aster_ml.nn"
-# But for graphs that a file says: while it is open they stay as they are.
-OF_FILES = "aster_ml.nn.onnx_ops"
+# The name by which a package says of its modules whether they read what a program changes.
+SAID = "__guarded__"
 CALLED_BY_SYNTAX = frozenset({"__call__", "__getitem__", "__iter__", "__len__", "__enter__"})
 # Of larger and deeper containers only the identity is watched, of larger arrays samples.
 MAX_ELEMENTS, MAX_DEPTH = 1000, 4
@@ -105,13 +104,18 @@ def counts_up(steps: list[dis.Instruction], name: str) -> bool:
 
 
 def is_foreign(module: str | None) -> bool:
-    """Whether code or a class of this module is not searched."""
+    """Whether code or a class of this module is not searched.
+
+    The nearest package around it that has `__guarded__` decides: True where its code is searched.
+    """
     if module is None:
         return True
-    if module.startswith(OF_FILES):
-        return True
-    if module == OWN_MODELS or module.startswith(OWN_MODELS + "."):
-        return False
+    place = module
+    while place:
+        said = getattr(sys.modules.get(place), "__dict__", {}).get(SAID)
+        if said is not None:
+            return not said
+        place = place.rpartition(".")[0]
     return module.partition(".")[0] in OTHERS
 
 

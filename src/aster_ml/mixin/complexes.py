@@ -1,17 +1,17 @@
 """Complex operands of real tensors: which they are, and who does arithmetic with them.
 
-Receives operands that are no tensors; returns whether they are complex, and results of
-`aster_ml.complex`, which is imported when it is first needed. Complex tensors themselves do not
-belong here.
+Receives operands that are no tensors; returns whether they are complex, and results of the plug-in
+that has complex tensors (`plugins`), which is imported when it is first needed. Those themselves do
+not belong here.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
 
+from aster_ml.plugins import provider
 from aster_ml.uop.ops import Ops
 
 # Types of complex operands; complex tensors add their own.
@@ -33,13 +33,13 @@ def is_complex(x: Any) -> bool:
 
 def complex_result(x: Any, operator: str, other: Any, reverse: bool) -> Any:
     """What an operator of a tensor and a complex operand gives: a complex tensor, or bools."""
-    kind = importlib.import_module("aster_ml.complex").ComplexTensor
+    kind = provider("complex").ComplexTensor
     left, right = (other, x) if reverse else (x, other)
     return getattr(kind(left, device=x.device), operator)(right)
 
 
 def complex_choice(condition: Any, x: Any, y: Any) -> Any:
     """`x` where the condition holds, else `y`, of which one is complex."""
-    kind = importlib.import_module("aster_ml.complex").ComplexTensor
+    kind = provider("complex").ComplexTensor
     one, two = kind(x, device=condition.device), kind(y, device=condition.device)
     return kind(condition.where(one.real, two.real), condition.where(one.imag, two.imag))

@@ -17,17 +17,21 @@ from aster_ml.device import Device
 from aster_ml.dtype import DType, DTypeLike, least_upper_dtype, sum_acc_dtype, to_dtype
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.helpers import make_tuple
+from aster_ml.late import late
 from aster_ml.mixin.complexes import complex_result, is_complex
 from aster_ml.mixin.handle import broadcast_all, cast_node, check_tensor
 from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.mixin.pool import PoolMixin, pad_last, resolve_padding, windows_of
 from aster_ml.mixin.sizes import same_size
-from aster_ml.mixin.transposed import Axis, transposed
-from aster_ml.mixin.winograd import winograd, winograd_way
 from aster_ml.target.tensor_cores import chained_dtypes
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, ReduceArg
+
+if TYPE_CHECKING:
+    from aster_ml.mixin import transposed, winograd
+else:
+    transposed, winograd = late("mixin.transposed"), late("mixin.winograd")
 
 Labels = tuple[Any, ...]
 C = TypeVar("C", bound="ContractMixin")
@@ -208,9 +212,9 @@ class ContractMixin(PoolMixin):
             and not (WINO < 0 and multiplies_narrow(x))
         ):
             tiles = (2,) if WINO < 0 else (2, 4)
-            way = winograd_way(x.uop, weight.uop, wide, pads, groups, tiles)
+            way = winograd.winograd_way(x.uop, weight.uop, wide, pads, groups, tiles)
             if way is not None:
-                made = winograd(
+                made = winograd.winograd(
                     cast_node(x.uop, wide), cast_node(weight.uop, wide), pads, groups, way
                 )
                 out = x.derive_with(made, weight).cast(result)
@@ -265,7 +269,7 @@ class ContractMixin(PoolMixin):
                 f"conv_transpose: stride {strides}; positive whole numbers are wanted"
             )
         axes = [
-            Axis(*given)
+            transposed.Axis(*given)
             for given in zip(
                 x.shape[2:],
                 kernel,
@@ -276,7 +280,9 @@ class ContractMixin(PoolMixin):
             )
         ]
         result, wide = accumulation_dtypes((x.dtype, weight.dtype), None)
-        out = transposed(x.cast(wide), weight.cast(wide), groups, axes, wide).cast(result)
+        out = transposed.transposed(x.cast(wide), weight.cast(wide), groups, axes, wide).cast(
+            result
+        )
         return out if bias is None else out + bias.reshape((1, -1, *(1,) * dims))
 
     def image_dot(self, w: Self, dtype: DTypeLike | None = None) -> Self:

@@ -2,7 +2,7 @@
 
 Receives tensors and a function that builds a kernel over placeholders for them; gives tensors of
 what the kernel leaves in each. How a kernel is built stands in `mixin/kernel`, what becomes of it
-in `compat/translate`, when it runs in `engine/calls`.
+in `schedule/handwritten`, when it runs in `engine/calls`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
-from aster_ml.compat.translate import translate
 from aster_ml.dtype import dtypes
 from aster_ml.engine.calls import new_calls
 from aster_ml.engine.multi import parts
@@ -19,6 +18,7 @@ from aster_ml.helpers import prod
 from aster_ml.mixin.handle import Flag, Handle, either_flag
 from aster_ml.mixin.sizes import same_size
 from aster_ml.mixin.symbol import ABOVE
+from aster_ml.schedule.handwritten import translated
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
@@ -61,7 +61,7 @@ def custom_nodes(
             f"custom_kernel: fxn gives {kernel!r}; a sink is wanted, "
             "C[i].store(x).end(i).sink(arg=KernelInfo(name=...))"
         )
-    written = translate(kernel)
+    written = translated(kernel)
     return new_calls(nodes, CallArg(written.ast, written.slots, 0, grad_fxn, written.values))
 
 

@@ -11,7 +11,7 @@ import contextlib
 import pathlib
 import warnings
 from array import array as PythonArray
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,11 +37,15 @@ from aster_ml.errors import (
 )
 from aster_ml.frames import user_line
 from aster_ml.helpers import kind_of
+from aster_ml.late import late
 from aster_ml.mixin.handle import Handle, cast_node, device_constant, number_node
-from aster_ml.runtime import foreign
-from aster_ml.runtime.disk import map_file, plain_file_size
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+
+if TYPE_CHECKING:
+    from aster_ml.runtime import disk, foreign
+else:
+    disk, foreign = late("runtime.disk"), late("runtime.foreign")
 
 # As many axes as NumPy has.
 MAX_AXES = 64
@@ -148,7 +152,7 @@ def node_of_file(path: pathlib.Path, dtype: DType) -> UOp:
 
 def elements_in(path: pathlib.Path, dtype: DType) -> int:
     """How many elements a file has. Raises: as `node_of_file` does, and ShapeError for a part."""
-    size = plain_file_size(path)
+    size = disk.plain_file_size(path)
     if size % dtype.itemsize:
         raise ShapeError(
             f"Tensor: file {path} has {size} bytes, no whole number of {dtype.name} "
@@ -160,7 +164,7 @@ def elements_in(path: pathlib.Path, dtype: DType) -> int:
 def node_of_map(path: pathlib.Path, dtype: DType, device: str) -> UOp:
     """A file as memory of a device that sees the host's, read where it lies; a copy elsewhere."""
     count = elements_in(path, dtype)
-    memory = np.frombuffer(map_file(path), to_numpy_dtype(dtype), count)
+    memory = np.frombuffer(disk.map_file(path), to_numpy_dtype(dtype), count)
     return wrapped_node(memory, device)
 
 

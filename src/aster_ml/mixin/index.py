@@ -8,7 +8,7 @@ Plain ints select before tensors of indices do, as in PyTorch: `x[0, :, i]` is `
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -24,14 +24,19 @@ from aster_ml.errors import (
     ShapeError,
 )
 from aster_ml.helpers import all_int, kind_of
+from aster_ml.late import late
 from aster_ml.mixin.handle import Handle, number_everywhere
 from aster_ml.mixin.masks import is_plain, mask_indices
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes, is_symbolic
 from aster_ml.mixin.sizes import size_between
-from aster_ml.runtime import foreign
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import MOVEMENT, Ops
+
+if TYPE_CHECKING:
+    from aster_ml.runtime import foreign
+else:
+    foreign = late("runtime.foreign")
 
 H = TypeVar("H", bound=Handle)
 M = TypeVar("M", bound=MovementMixin)

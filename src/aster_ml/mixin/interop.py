@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -21,13 +21,19 @@ from aster_ml.engine.launch import is_recording
 from aster_ml.engine.realize import settle
 from aster_ml.errors import AsterError
 from aster_ml.helpers import all_int, kind_of
+from aster_ml.late import late
 from aster_ml.mixin.data import copied_node, shaped_buffer
 from aster_ml.mixin.handle import described
 from aster_ml.mixin.shown import ShownMixin, array_through, numpy_dtype, without_marks
 from aster_ml.mixin.views import is_view
-from aster_ml.runtime import dlpack, foreign
+from aster_ml.plugins import provider
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+
+if TYPE_CHECKING:
+    from aster_ml.runtime import dlpack, foreign
+else:
+    dlpack, foreign = late("runtime.dlpack"), late("runtime.foreign")
 
 # NumPy's functions by element, and ours of the same meaning: of one operand, and of two with the
 # one for a tensor on the right.
@@ -138,7 +144,7 @@ class InteropMixin(ShownMixin):
 
         Raises: ValueError for a version that it does not have.
         """
-        namespace = importlib.import_module("aster_ml.array_api")
+        namespace = provider("array_api")
         if api_version not in (None, *namespace.VERSIONS):
             raise ValueError(
                 f"__array_namespace__: version {api_version!r} of the array API; there are "

@@ -3,7 +3,7 @@
 A kernel's author gets memory (`placeholder`), makes axes (`range`), reads and writes elements
 (`m[i, j]`, `m[i, j].set(value)`), says in which order (`after`) and inside of which loops (`end`),
 and returns a `sink`. These methods only build nodes, of `Ops` and of the dialect of
-`compat/dialect`; `compat/translate` gives them to the compiler.
+`uop/dialect`; `schedule/handwritten` gives them to the compiler.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from aster_ml.compat.dialect import Dialect
 from aster_ml.dtype import AddrSpace, DType, DTypeLike, PtrDType, dtypes, to_dtype
 from aster_ml.errors import ArgumentError, IndexRangeError, ShapeError
 from aster_ml.helpers import prod
 from aster_ml.mixin.symbol import ABOVE
+from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.ops import Ops, ParamArg, ReduceArg, ScratchArg
-from aster_ml.uop.print.python import python_text
 
 WHOLE = slice(None)
 
@@ -42,7 +41,7 @@ class KernelMixin:
         return self.replace(tag=tag)  # type: ignore[attr-defined, no-any-return]
 
     def __str__(self) -> str:
-        return python_text(self)
+        return self.pyrender()  # type: ignore[attr-defined, no-any-return]
 
     # memory
 

@@ -6,17 +6,22 @@ mask is computed and read; where the number does not matter, nothing is read.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aster_ml.dtype import dtypes
 from aster_ml.engine.launch import is_recording
 from aster_ml.errors import IndexRangeError, JitError, ShapeError
+from aster_ml.late import late
 from aster_ml.mixin.handle import Handle
 from aster_ml.mixin.movement import broadcast_shapes
-from aster_ml.runtime import foreign
 from aster_ml.uop.infer import show_shape
+
+if TYPE_CHECKING:
+    from aster_ml.runtime import foreign
+else:
+    foreign = late("runtime.foreign")
 
 
 def read_mask(mask: Any, what: str) -> np.ndarray[Any, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import BindError
+from aster_ml.plugins import MISSING, ask
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.print.infix import render_size
 
@@ -105,6 +106,9 @@ class SymbolMixin:
 
     def simplify(self, *args: Any, **kwargs: Any) -> Self:
         """The same value in simplest form."""
+        if self.dtype.vcount != 1:
+            lanes: Any = ask("simplify_lanes", self)
+            return self if lanes is MISSING else lanes
         found: Self = ABOVE["simplify"](self)
         return found
 

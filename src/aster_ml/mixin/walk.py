@@ -6,13 +6,18 @@ Walks are `uop/graph`'s, which stands above and is reached by `ABOVE`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from aster_ml.compat.dialect import Dialect
 from aster_ml.dtype import DType, dtypes
+from aster_ml.late import late
 from aster_ml.mixin.symbol import ABOVE
+from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.ops import DeviceArg, Ops
-from aster_ml.uop.print.python import python_text
+
+if TYPE_CHECKING:
+    from aster_ml.uop.print import python
+else:
+    python = late("uop.print.python")
 
 T = TypeVar("T")
 
@@ -108,7 +113,7 @@ class WalkMixin:
 
     def pyrender(self) -> str:
         """Self as Python text that gives it again."""
-        return python_text(self)
+        return python.python_text(self)
 
     @classmethod
     def unique(cls, arg: int) -> Self:

@@ -6,8 +6,8 @@ The layers live in `nn.layers` and `nn.norms`; `nn.optim`, `nn.schedule`, `nn.st
 
 from __future__ import annotations
 
-from aster_ml.elsewhere import no_layer as __getattr__  # noqa: F401 (Python calls it)
 from aster_ml.nn import datasets, optim, schedule, state
+from aster_ml.nn.elsewhere import no_layer as __getattr__  # noqa: F401 (Python calls it)
 from aster_ml.nn.layers import (
     Conv1d,
     Conv2d,
@@ -49,3 +49,5 @@ __all__ = [
     "schedule",
     "state",
 ]
+# Recordings of functions watch what code of these modules reads: models are made of them.
+__guarded__ = True

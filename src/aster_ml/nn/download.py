@@ -16,8 +16,8 @@ from tqdm import tqdm
 
 from aster_ml.downloads import write_atomically
 from aster_ml.errors import DownloadError
+from aster_ml.extend import cache_folder
 from aster_ml.private_files import check_way, own_folder
-from aster_ml.runtime.object_cache import cache_folder
 
 TIMEOUT_S = 30
 CHUNK_NBYTES = 1 << 16

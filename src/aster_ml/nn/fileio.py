@@ -19,10 +19,8 @@ import numpy as np
 
 from aster_ml import Tensor, dtypes
 from aster_ml.errors import ArgumentError, FormatError
+from aster_ml.extend import check_tensor, plain_file_size, wrapped_node
 from aster_ml.helpers import kind_of
-from aster_ml.mixin.data import wrapped_node
-from aster_ml.mixin.handle import check_tensor
-from aster_ml.runtime.disk import plain_file_size
 from aster_ml.unpacking import Allowance
 
 T = TypeVar("T")

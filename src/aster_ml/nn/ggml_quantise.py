@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from aster_ml import Tensor, dtypes
 from aster_ml.errors import ArgumentError
+from aster_ml.extend import check_tensor
 from aster_ml.helpers import prod
-from aster_ml.mixin.handle import check_tensor
 from aster_ml.nn.ggml import NAMED, format_named
 from aster_ml.nn.quantised import QuantTensor
 

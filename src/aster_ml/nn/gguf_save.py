@@ -17,8 +17,8 @@ import numpy as np
 from aster_ml import Tensor
 from aster_ml.downloads import write_atomically
 from aster_ml.errors import ArgumentError, FormatError
+from aster_ml.extend import check_tensor
 from aster_ml.helpers import kind_of, prod, round_up
-from aster_ml.mixin.handle import check_tensor
 from aster_ml.nn.fileio import show_value
 from aster_ml.nn.ggml import NAMED
 from aster_ml.nn.gguf import DEFAULT_ALIGNMENT

@@ -11,8 +11,8 @@ import math
 
 from aster_ml import Tensor, dtypes
 from aster_ml.errors import ArgumentError, DTypeError, ShapeError
+from aster_ml.extend import check_tensor
 from aster_ml.helpers import make_tuple
-from aster_ml.mixin.handle import check_tensor
 
 
 def uniform_weight(*shape: int, bound: float) -> Tensor:

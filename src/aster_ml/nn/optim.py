@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from aster_ml import Device, Tensor, dtypes
 from aster_ml.errors import ArgumentError, AsterError, GradientError
-from aster_ml.mixin.handle import check_tensor
+from aster_ml.extend import check_tensor
 
 NEWTON_SCHULZ_QUINTIC = (3.4445, -4.775, 2.0315)
 

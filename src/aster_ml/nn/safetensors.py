@@ -23,8 +23,8 @@ import numpy as np
 from aster_ml import Tensor, dtypes
 from aster_ml.downloads import write_atomically
 from aster_ml.errors import ArgumentError, FormatError
+from aster_ml.extend import check_tensor
 from aster_ml.helpers import kind_of, prod
-from aster_ml.mixin.handle import check_tensor
 from aster_ml.nn.fileio import (
     TENSOR_NBYTES,
     FileBytes,

@@ -15,8 +15,8 @@ from tqdm import tqdm
 
 from aster_ml import Tensor, TinyJit
 from aster_ml.errors import ArgumentError, AsterError, ShapeError
+from aster_ml.extend import check_tensor
 from aster_ml.helpers import kind_of
-from aster_ml.mixin.handle import check_tensor
 from aster_ml.nn.archives import tar_extract, zip_extract
 from aster_ml.nn.checkpoints import torch_load
 from aster_ml.nn.fileio import TensorIO, accept_filename

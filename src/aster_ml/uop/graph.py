@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
+from typing import TYPE_CHECKING
 
+from aster_ml.late import late
 from aster_ml.mixin.symbol import ABOVE
 from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import Ops
+
+if TYPE_CHECKING:
+    from aster_ml.uop.rules import symbolic
+else:
+    symbolic = late("uop.rules.symbolic")
 
 
 def toposort(
@@ -214,6 +221,12 @@ def holds_known(root: UOp, ops: Container[Ops], known: dict[UOp, bool]) -> bool:
     return False
 
 
+def simplify(u: UOp) -> UOp:
+    """`uop.rules.symbolic.simplify`: rules stand higher than what is asked of a node."""
+    return symbolic.simplify(u)
+
+
+ABOVE["simplify"] = simplify
 ABOVE["substitute"] = substitute
 ABOVE["toposort"] = toposort
 ABOVE["consumers"] = consumers

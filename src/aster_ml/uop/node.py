@@ -13,9 +13,8 @@ import operator
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from aster_ml.compat.dialect import Dialect
 from aster_ml.dtype import DType, DTypeLike, dtypes, to_dtype
 from aster_ml.errors import ArgumentError, BindError, FieldError, InternalError, ShapeError
 from aster_ml.helpers import kind_of, prod
@@ -24,8 +23,10 @@ from aster_ml.mixin.movement import MovementMixin
 from aster_ml.mixin.reduce import ReduceMixin
 from aster_ml.mixin.scalar import ScalarMixin
 from aster_ml.mixin.shard import ShardMixin
-from aster_ml.mixin.symbol import SymbolMixin
+from aster_ml.mixin.symbol import ABOVE, SymbolMixin
 from aster_ml.mixin.walk import WalkMixin
+from aster_ml.plugins import find_attribute
+from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.infer import (
     Shape,
     alu_dtype,
@@ -94,6 +95,8 @@ class UOp(
     """
 
     __slots__ = ()
+    if not TYPE_CHECKING:
+        __getattr__ = find_attribute
 
     def __reduce__(self) -> tuple[Any, ...]:
         special = REDUCERS.get(self.op)
@@ -132,8 +135,7 @@ class UOp(
         """
         low, high = self.bounds
         if low != high:
-            for simplest in SIMPLEST:
-                low, high = simplest(self).bounds
+            low, high = ABOVE["simplify"](self).bounds
         return low, high
 
     def only_value(self, what: str) -> Any:
@@ -517,8 +519,6 @@ FOLD: dict[Ops, Callable[[int, int], Any]] = {
     Ops.CMPEQ: operator.eq,
 }
 MINUS_ONE = UOp.index_const(-1)
-# What makes the simplest form of a node: rules stand higher than nodes, and enter it here.
-SIMPLEST: list[Callable[[UOp], UOp]] = []
 
 
 def resolve(x: Any, default: bool = True) -> bool:

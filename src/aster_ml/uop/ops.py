@@ -7,8 +7,11 @@ gradient, renderers). Nothing here computes anything.
 from __future__ import annotations
 
 import math
-from enum import Enum, EnumType, IntEnum, auto
+from enum import Enum, EnumType, IntEnum, auto, nonmember
 from typing import Any, NamedTuple, TypeVar
+
+from aster_ml.plugins import open_module
+from aster_ml.uop.dialect import DialectOps
 
 # Python 3.11 looks members of an Enum up by way of `EnumType.__getattr__`, which takes five times
 # as long as an attribute of any other class, and the compiler names an op with every node it looks
@@ -154,6 +157,21 @@ class Ops(IntEnum):
         return f"Ops.{self.name}"
 
     __str__ = __repr__
+    # of hand-written kernels: see `uop.dialect`
+    DEFINE_GLOBAL = nonmember(DialectOps.DEFINE_GLOBAL)
+    SPECIAL = nonmember(DialectOps.SPECIAL)
+    VECTORIZE = nonmember(DialectOps.VECTORIZE)
+    VCONST = nonmember(DialectOps.VCONST)
+    GEP = nonmember(DialectOps.GEP)
+    UNROLL = nonmember(DialectOps.UNROLL)
+    CONTRACT = nonmember(DialectOps.CONTRACT)
+    GROUP = nonmember(DialectOps.GROUP)
+    NOOP = nonmember(DialectOps.NOOP)
+    INVALID = nonmember(DialectOps.INVALID)
+    IF = nonmember(DialectOps.IF)
+    ENDIF = nonmember(DialectOps.ENDIF)
+    UNIQUE = nonmember(DialectOps.UNIQUE)
+    REDUCE_AXIS = nonmember(DialectOps.REDUCE_AXIS)
 
 
 # Of CONTIGUOUS_BACKWARD: what gradients read of the value is not kept for them.
@@ -648,3 +666,6 @@ class RunArg(NamedTuple):
     def parts(self) -> int:
         """All parts."""
         return math.prod([-(-size // part) for _, size, part in self.axes])
+
+
+open_module(__name__)

@@ -13,11 +13,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aster_ml.config import DEBUG, SPEC
 from aster_ml.errors import InternalError
-from aster_ml.uop.spec.verify import verify
+from aster_ml.late import late
+
+if TYPE_CHECKING:
+    from aster_ml.uop.spec import verify as spec
+else:
+    spec = late("uop.spec.verify")
 
 
 class Pass(NamedTuple):
@@ -93,7 +98,7 @@ def verify_after(made: Any, step: Pass) -> None:
     """
     assert step.stage is not None
     try:
-        verify(made, step.stage)
+        spec.verify(made, step.stage)
     except InternalError as error:
         raise InternalError(f"after pass {step.name!r}: {error}") from error
 

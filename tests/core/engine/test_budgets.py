@@ -14,7 +14,7 @@ from aster_ml.codegen.passes import lower
 from aster_ml.engine.calls import PENDING
 from aster_ml.engine.realize import prepare
 from aster_ml.engine.storage import DUE
-from aster_ml.schedule.plan import CACHE
+from aster_ml.schedule.cache import CACHE
 from aster_ml.target import Target
 from aster_ml.uop.node import METADATA, UOp
 from aster_ml.uop.sharding import MULTI_SEEN

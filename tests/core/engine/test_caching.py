@@ -21,7 +21,7 @@ from aster_ml.config import Context
 from aster_ml.engine import sources
 from aster_ml.engine.compile import MEMORY_CACHE
 from aster_ml.runtime import object_cache
-from aster_ml.schedule.plan import CACHE
+from aster_ml.schedule.cache import CACHE
 from aster_ml.uop.graph import without_names
 
 # Settings that watch or switch caches themselves; compiled results do not depend on them.
@@ -264,7 +264,7 @@ from aster_ml import GlobalCounters, Tensor, TinyJit, nn
 from aster_ml.engine import sources
 from aster_ml.engine.compile import MEMORY_CACHE
 from aster_ml.runtime import object_cache
-from aster_ml.schedule.plan import CACHE
+from aster_ml.schedule.cache import CACHE
 
 Tensor.manual_seed(3)
 net = [nn.Conv2d(1, 4, 3), nn.BatchNorm(4), Tensor.relu, lambda t: t.flatten(1), nn.Linear(144, 5)]

@@ -11,7 +11,7 @@ from aster_ml import Context, Tensor, TinyJit
 from aster_ml.allocator import MEMORY
 from aster_ml.engine import compile as engine_compile
 from aster_ml.engine.bounds import kept_nbytes
-from aster_ml.schedule.plan import CACHE, LARGE_BODY
+from aster_ml.schedule.cache import CACHE, LARGE_BODY
 from aster_ml.uop.interned import NODES
 
 LENGTH = 100_000

@@ -13,7 +13,7 @@ from aster_ml import Context, Device, GlobalCounters, Tensor, Variable
 from aster_ml.engine import compile as compiler
 from aster_ml.engine import disk_cache
 from aster_ml.runtime import cpu_worker, native_call, object_cache
-from aster_ml.schedule.plan import CACHE
+from aster_ml.schedule.cache import CACHE
 
 
 def compute(folder: Path) -> int:

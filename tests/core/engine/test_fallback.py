@@ -33,8 +33,8 @@ from aster_ml.errors import (
     ShapeError,
 )
 from aster_ml.runtime import llvm_jit
+from aster_ml.schedule.cache import CACHE
 from aster_ml.schedule.kernels import tile_parts
-from aster_ml.schedule.plan import CACHE
 from aster_ml.target.costs import ASSUMED
 from tests.core.kernel_checks import kernel_of, memory
 from tests.core.pass_helpers import put_in_place
@@ -264,7 +264,7 @@ def test_a_run_that_cannot_be_rendered_is_planned_as_kernels(
 ) -> None:
     monkeypatch.setattr(tile_parts, "ASSUMED", replace(ASSUMED, part_nbytes=1 << 9))
     monkeypatch.setattr(tile_parts, "MIN_ROWS", 4)
-    calls = broken(monkeypatch, "engine.compile.render_run", InternalError("no run"))
+    calls = broken(monkeypatch, "renderer.runs.render_run", InternalError("no run"))
 
     def through_a_run() -> tuple[Tensor, Any]:
         q, k, v = memory(2, 2, 96, 16), memory(2, 2, 96, 16), memory(2, 2, 96, 16)

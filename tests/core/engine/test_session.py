@@ -13,7 +13,7 @@ from aster_ml import Context, GlobalCounters, Tensor, TinyJit, dtypes
 from aster_ml.device import Device
 from aster_ml.engine import session
 from aster_ml.engine.storage import buffer_of
-from aster_ml.schedule.plan import CACHE
+from aster_ml.schedule.cache import CACHE
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from aster_ml import Tensor, nn
-from aster_ml.elsewhere import NN, TENSOR
+from aster_ml.elsewhere import TENSOR
 from aster_ml.errors import ArgumentError, DeviceError
+from aster_ml.nn.elsewhere import LAYERS
 
 
 def test_a_name_of_another_package_says_what_does_it_here() -> None:
@@ -46,7 +47,7 @@ def test_what_a_property_raises_is_not_hidden() -> None:
 def test_no_name_of_the_tables_is_there() -> None:
     """A method that has come to be is not said to be missing."""
     assert [name for name in TENSOR if hasattr(Tensor, name)] == []
-    assert [name for name in NN if hasattr(nn, name)] == []
+    assert [name for name in LAYERS if hasattr(nn, name)] == []
 
 
 def test_cat_takes_a_list_as_stack_does() -> None:

@@ -19,7 +19,7 @@ from aster_ml.config import Context
 from aster_ml.device import Device
 from aster_ml.errors import DeviceError
 from aster_ml.runtime import cuda, verdicts
-from aster_ml.schedule.plan import CACHE
+from aster_ml.schedule.cache import CACHE
 from aster_ml.target import UNTRIED
 from tests.core.kernel_checks import kernel_of
 from tests.shim import cuda_stub

@@ -9,7 +9,7 @@ import pytest
 
 from aster_ml import Context, Tensor, TinyJit
 from aster_ml.engine.memory import check_plan
-from aster_ml.schedule.plan import CACHE
+from aster_ml.schedule.cache import CACHE
 from tests.core.random_programs import Program, draw_program
 
 

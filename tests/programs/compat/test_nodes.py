@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, UOp, dtypes
-from aster_ml.compat.dialect import Dialect
 from aster_ml.dtype import AddrSpace
 from aster_ml.errors import ArgumentError, FieldError, IndexRangeError, ShapeError
+from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.ops import AxisType, Ops
 
 POINTS = np.array([-4.0, -1.5, -0.5, 0.0, 0.25, 2.0, 7.5], np.float32)

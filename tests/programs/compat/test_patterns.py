@@ -7,10 +7,10 @@ import pickle
 import pytest
 
 from aster_ml import UOp, dtypes
-from aster_ml.compat.dialect import Dialect
 from aster_ml.compat.patterns import PatternMatcher, UPat, graph_rewrite
 from aster_ml.compat.symbolic import expander, sym
 from aster_ml.errors import InternalError
+from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.ops import Ops
 
 A, B = UOp.variable("a", 0, 9), UOp.variable("b", 0, 9)

@@ -21,7 +21,8 @@ from aster_ml.engine.memory import plan_memory
 from aster_ml.engine.realize import workers_for
 from aster_ml.errors import InternalError, UnsupportedError
 from aster_ml.helpers import round_up
-from aster_ml.schedule.plan import CACHE, make_schedule
+from aster_ml.schedule.cache import CACHE
+from aster_ml.schedule.plan import make_schedule
 from aster_ml.schedule.steps import Schedule, Slot, Step
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort

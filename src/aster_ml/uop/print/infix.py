@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from aster_ml.compat.dialect import Dialect
 from aster_ml.dtype import dtypes
+from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.ops import Ops
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from aster_ml.errors import InternalError
-from aster_ml.mixin.symbol import ABOVE
 from aster_ml.uop.graph import holds, substitute, toposort
 from aster_ml.uop.interned import UNSET
-from aster_ml.uop.node import SIMPLEST, UOp
+from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, VarArg
 from aster_ml.uop.pattern import PatternMatcher, tell_rewritten
 from aster_ml.uop.print.infix import render_expr
@@ -503,9 +502,3 @@ def bounds_given(u: UOp, valid: UOp) -> tuple[int, int]:
         if narrowed is not None:
             low, high = max(low, narrowed[0].vmin), min(high, narrowed[0].vmax)
     return low, high
-
-
-ABOVE["simplify"] = simplify
-
-
-SIMPLEST.append(simplify)

@@ -9,10 +9,10 @@ import pytest
 from aster_ml import Tensor
 from aster_ml.dtype import dtypes
 from aster_ml.engine.realize import prepare
+from aster_ml.schedule.cache import CACHE
 from aster_ml.schedule.capture import Beforehand, capture
 from aster_ml.schedule.fusion.body import Body, sum_of_steps
 from aster_ml.schedule.kernels import kernelize
-from aster_ml.schedule.plan import CACHE
 from aster_ml.schedule.steps import Schedule
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.infer import infer_device, infer_shape

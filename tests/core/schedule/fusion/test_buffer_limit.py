@@ -11,7 +11,7 @@ import pytest
 
 from aster_ml import Tensor
 from aster_ml.engine import realize
-from aster_ml.schedule.plan import CACHE
+from aster_ml.schedule.cache import CACHE
 
 LIMIT = 4
 Make = Callable[[list[Any]], Any]

@@ -9,7 +9,7 @@ import pytest
 
 from aster_ml import Context, GlobalCounters, Tensor
 from aster_ml.engine import realize
-from aster_ml.schedule.plan import CACHE
+from aster_ml.schedule.cache import CACHE
 
 NESTED, TURNS = 256, 100
 

@@ -1,8 +1,9 @@
 """The dialect: ops for kernels that are written by hand and that Aster expresses otherwise.
 
 A node of the dialect is a `UOp` whose op stands in `Dialect` instead of `Ops`; both kinds mix in
-one graph. `compat/translate` turns such a graph into Aster's kernel form before anything else looks
-at it, so no pass, renderer or runtime knows these ops. What each becomes:
+one graph. A plug-in (`plugins.ask("translate")`) turns such a graph into Aster's kernel form before
+anything else looks at it, so no pass, renderer or runtime knows these ops. `Ops` has them as
+attributes that are no members. What each becomes:
 
 | dialect | meaning | becomes |
 |---|---|---|

@@ -1,0 +1,42 @@
+"""Imports a module when something of it is first read, for what most programs never reach.
+
+    if TYPE_CHECKING:
+        from aster_ml.codegen import passes
+    else:
+        passes = late("codegen.passes")
+
+Type checkers and the table of layers see a plain import. At run time `passes` is a `LateModule`
+until one of its names is read; from then on it shares the names of the module itself, so that a
+read costs what a read of the module costs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+PACKAGE = "aster_ml"
+
+
+class LateModule:
+    """A module that is imported when one of its names is first read."""
+
+    __slots__ = ("__dict__", "_path")
+    _path: str
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        module = importlib.import_module(self._path)
+        self.__dict__ = vars(module)
+        # Read from the module: what it lacks is its own error.
+        return getattr(module, name)
+
+    def __repr__(self) -> str:
+        return f"<late import of {self._path}>"
+
+
+def late(name: str) -> Any:
+    """The module of that name below the package, imported when one of its names is read."""
+    return LateModule(f"{PACKAGE}.{name}")
