@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from aster_ml.config import FOREIGN, SETTINGS
+from aster_ml.compat.settings import FOREIGN
+from aster_ml.config import SETTINGS
 from aster_ml.device import ALSO_KNOWN, KINDS, NOT_HERE
 from tests.lint.sources import PACKAGE, ROOT
 
