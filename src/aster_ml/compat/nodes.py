@@ -1,6 +1,6 @@
 """The memory of a node, as programs of tinygrad's ask a node for it; nodes know no memory here.
 
-`names.install` gives UOp these as the properties `buffer`, `realized` and `is_realized`.
+A node asks `names.find_attribute` for these as `buffer`, `realized` and `is_realized`.
 """
 
 from __future__ import annotations
