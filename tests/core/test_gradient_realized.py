@@ -610,3 +610,15 @@ def test_a_detached_view_of_what_a_write_fills_is_read_as_it_was_written() -> No
     product = first * second
     Tensor.realize(first, product)
     assert gradients_of(product.sum(), first, second) == [[3, 3], [3, 3]]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_a_slice_has_on_its_way_is_no_other_tensor(is_first: bool) -> None:
+    """A slice with a step is a reshape and two cuts, and the reshape is a view by itself too."""
+    a = Tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    first = a[None] if is_first else a[::2]
+    second = a[::2] if is_first else a[None]
+    whole, part = (first, second) if is_first else (second, first)
+    loss = part.sum() * 5 + whole.sum() * 6
+    assert gradients_of(loss, whole, part) == [[[[6, 6], [6, 6]]], [[5, 5]]]
+    assert gradients_of(loss, a) == [[[11, 11], [6, 6]]]

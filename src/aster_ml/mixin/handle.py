@@ -281,23 +281,26 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         # `claim`, without a call where nobody has the node.
         if y._owner is UNSET and not y.src:
             y._owner = ref
-        elif y._is_linked or not link(y, ref):
-            y = self.claim(y)
+        elif y._is_linked or y._users is not UNSET or not link(y, ref):
+            y = self.claim(y, is_new=True)
         self.uop = y
         LIVE[ref] = None
         if len(NODES) > GRAPH_LIMIT.value and graph_is_too_large(y):
             self.realize()  # type: ignore[attr-defined]
         return self
 
-    def claim(self, y: UOp, kind: str = "equal") -> UOp:
+    def claim(self, y: UOp, kind: str = "equal", is_new: bool = False) -> UOp:
         """The node, or where another tensor has it, the same value under a name of our own.
 
         Equal expressions are one node, and gradients are asked for tensors. `kind` is what we are
-        to the other tensor (NameArg).
+        to the other tensor (NameArg). What a new tensor has on the way to its value is none of the
+        tensors that are made later.
         """
         with NOTING:
             owner = y._owner
-            if owner is UNSET or (y.src and y.op is not Ops.CONST and is_unused(y)):
+            if (owner is UNSET and not (is_new and y.dtype.kind == "float" and users_of(y))) or (
+                y.src and y.op is not Ops.CONST and is_unused(y)
+            ):
                 y._owner = self.ref
             elif owner is not self.ref:
                 if y.dtype.kind != "float":
@@ -367,6 +370,11 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         flag = INHERITED if self._requires_grad else self._requires_grad
         if node is self.uop:
             node = name_of(node, "view")
+        elif (below := node.src[0]) is not self.uop:
+            # What is on the way is none of the tensors that show us so.
+            way = apart(self.uop, below)
+            if way is not below:
+                node = UOp(node.op, node.dtype, (way, *node.src[1:]), node.arg)
         made = self.naming(node, flag)
         made.join(self.own_cell(), steps_to(made.uop, self.uop, self.steps))
         return made
@@ -972,7 +980,8 @@ def broadcast_all(what: str, nodes: tuple[UOp, ...]) -> tuple[UOp, ...]:
 
 def is_unused(u: UOp) -> bool:
     """Whether the tensor of a node is gone, and no graph has the node."""
-    return u._owner is not nobody and u._owner() is None and not users_of(u)
+    owner = u._owner
+    return owner is not UNSET and owner is not nobody and owner() is None and not users_of(u)
 
 
 def nobody() -> None:
