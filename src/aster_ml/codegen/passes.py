@@ -29,6 +29,25 @@ from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.codegen.pipelined_copies import pipeline_loop
 from aster_ml.codegen.pipelined_products import pipeline_products
 from aster_ml.codegen.pipelining import pipeline_rows
+from aster_ml.codegen.plans import (
+    ChainedProducts,
+    ChainedTiles,
+    ComputedEpilogue,
+    CopiesAhead,
+    Halo,
+    OverlappedExp,
+    PackedPanel,
+    PackedWords,
+    PeeledStep,
+    PipelinedFolds,
+    PipelinedStores,
+    PrefetchedBlocks,
+    ProducerWarp,
+    ResultTile,
+    RowSums,
+    TileEpilogue,
+    UnpackedOperand,
+)
 from aster_ml.codegen.prefetch import ask_for_next_blocks
 from aster_ml.codegen.producer import copy_apart
 from aster_ml.codegen.products_in_place import add_in_place
@@ -53,7 +72,6 @@ from aster_ml.codegen.transforms.wide_fields import widen_fields
 from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS
 from aster_ml.errors import KernelOptError
 from aster_ml.target import INTERPRETER, Target
-from aster_ml.target.tensor_cores import ROWS
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -76,39 +94,14 @@ def written_with_groups(kernel: Kernel, target: Target) -> bool:
     return not target.has_local and target.kind != INTERPRETER and kernel.in_order
 
 
-def packs_words(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt STAGE words."""
-    return kernel.roles.word > 0 and not target.has_local
-
-
-def packs_panels(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt STAGE panel."""
-    return kernel.roles.panel is not None
-
-
-def limits_steps(kernel: Kernel, target: Target) -> bool:
-    """Other kernels of CPUs, unless NOOPT is set."""
-    return target.is_cpu and not target.has_local and not kernel.roles.word and not NOOPT
-
-
-def peels_steps(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt SPLIT last."""
-    return bool(kernel.roles.last_apart)
-
-
-def loops_over_results(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt STAGE tile or STAGE results."""
-    return kernel.roles.epilogue is not None
+def optimised(kernel: Kernel, target: Target) -> bool:
+    """Kernels of CPUs, unless NOOPT is set."""
+    return target.is_cpu and not NOOPT
 
 
 def folds_twice(kernel: Kernel, target: Target) -> bool:
     """Kernels of CPUs with several reductions."""
     return target.is_cpu and len(kernel.reduces) > 1
-
-
-def stands_in(kernel: Kernel, target: Target) -> bool:
-    """Kernels with operands that are read as if they were memory."""
-    return bool(kernel.roles.unpacked)
 
 
 def unpacks(kernel: Kernel, target: Target) -> bool:
@@ -119,41 +112,6 @@ def unpacks(kernel: Kernel, target: Target) -> bool:
 def multiplies_bytes(kernel: Kernel, target: Target) -> bool:
     """Kernels that load int8, of targets that multiply four of them at once."""
     return has_bytes(kernel, target) and not NOOPT
-
-
-def chains_products(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt TC chain."""
-    return kernel.roles.chained is not None
-
-
-def chains_boxes(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt TC chain of operands that boxes bring."""
-    return kernel.roles.chained is not None and ROWS[kernel.roles.chained[1]].in_group
-
-
-def pipelines_rows(kernel: Kernel, target: Target) -> bool:
-    """Kernels with an Opt PIPELINE."""
-    return kernel.roles.folded_early is not None or kernel.roles.stored_later is not None
-
-
-def pipelines_copies(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt PIPELINE copies."""
-    return kernel.roles.pipelined is not None and not kernel.roles.has_producer
-
-
-def has_producer(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt PIPELINE producer."""
-    return kernel.roles.has_producer and not kernel.roles.pipelines_products
-
-
-def pipelines_products(kernel: Kernel, target: Target) -> bool:
-    """Kernels with it, of attention whose powers wait for the next tile."""
-    return kernel.roles.has_producer and kernel.roles.pipelines_products
-
-
-def leaves_by_boxes(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt STAGE out."""
-    return kernel.roles.leaves is not None
 
 
 KERNEL = "kernel"
@@ -185,7 +143,8 @@ BEFORE_OPTS = (
 )  # fmt: skip
 AFTER_OPTS = (
     Pass(
-        "chain products", attend_in_order, applies=chains_products, needed=True, stage=KERNEL,
+        "chain products", attend_in_order, carries_out=(ChainedProducts, ChainedTiles),
+        needed=True, stage=KERNEL,
         why="first: nothing below takes the kernel that it was",
     ),
     Pass(
@@ -197,34 +156,34 @@ AFTER_OPTS = (
         why="before all that reads loops",
     ),
     Pass(
-        "unpack operands", unpack, applies=stands_in, needed=True, stage=KERNEL,
+        "unpack operands", unpack, carries_out=(UnpackedOperand,), needed=True, stage=KERNEL,
         why="after the loop order is final: it says how often a panel is filled",
     ),
     Pass(
-        "pack words", pack_words, applies=packs_words, stage=KERNEL,
+        "pack words", pack_words, carries_out=(PackedWords,), stage=KERNEL,
         why="after the loop order is final: it says how often a panel is filled",
     ),
     Pass(
-        "pack panels", pack_panels, applies=packs_panels, stage=KERNEL,
+        "pack panels", pack_panels, carries_out=(PackedPanel,), stage=KERNEL,
         why="after the loop order is final: it says how often a panel is filled",
     ),
     Pass(
-        "limit trip counts", limit_reductions, applies=limits_steps, stage=KERNEL,
+        "limit trip counts", limit_reductions, applies=optimised, stage=KERNEL,
         why="after panels, which are filled for every step",
     ),
     Pass(
-        "peel last steps", run_last_steps_apart, applies=peels_steps, stage=KERNEL,
+        "peel last steps", run_last_steps_apart, carries_out=(PeeledStep,), stage=KERNEL,
         why="after panels, and on the trip counts that are left",
     ),
     Pass(
-        "accumulate rows", sum_rows, applies=on_cpu, stage=KERNEL,
+        "accumulate rows", sum_rows, carries_out=(RowSums,), stage=KERNEL,
         why="once it is known which part of a row a thread has",
     ),
     Pass(
         "fill rows", fill_rows, applies=on_cpu, stage=KERNEL,
         why="once lanes are final: scratch is filled and read with the same ones",
     ),
-    Pass("fill halos", fill_slab, applies=on_cpu, stage=KERNEL, why="as rows"),
+    Pass("fill halos", fill_slab, carries_out=(Halo,), stage=KERNEL, why="as rows"),
     Pass(
         "multiply words", multiply_words, applies=multiplies_bytes, stage=KERNEL,
         why="once SIMD lanes are final: a DOT is of whole SIMD values",
@@ -242,7 +201,8 @@ AFTER_OPTS = (
         why="once SIMD accumulators are final",
     ),
     Pass(
-        "loop over results of a tile", finish_in_loop, applies=loops_over_results, stage=KERNEL,
+        "loop over results of a tile", finish_in_loop,
+        carries_out=(TileEpilogue, ComputedEpilogue), stage=KERNEL,
         why="after all that changes the loops of sums",
     ),
     Pass(
@@ -250,7 +210,8 @@ AFTER_OPTS = (
         why="once lanes say for how many results a divisor is the same",
     ),
     Pass(
-        "prefetch next blocks", ask_for_next_blocks, stage=KERNEL,
+        "prefetch next blocks", ask_for_next_blocks, carries_out=(PrefetchedBlocks,),
+        stage=KERNEL,
         why="once loops are final: what it walks is the tile of the outputs",
     ),
     Pass(
@@ -268,27 +229,27 @@ AFTER_OPTS = (
 )  # fmt: skip
 ON_LINEAR = (
     Pass(
-        "pipeline rows", pipeline_rows, applies=pipelines_rows,
+        "pipeline rows", pipeline_rows, carries_out=(PipelinedFolds, PipelinedStores),
         why="on the list: a row and the next one are not told apart in a graph",
     ),
     Pass(
-        "add products in place", add_in_place, applies=chains_boxes,
+        "add products in place", add_in_place, carries_out=(ChainedTiles,),
         why="before copies ahead: a product is waited for where its sum is read",
     ),
     Pass(
-        "copy ahead", pipeline_loop, applies=pipelines_copies, needed=True,
+        "copy ahead", pipeline_loop, carries_out=(CopiesAhead,), needed=True,
         why="on the list: a step and a later one are not told apart in a graph",
     ),
     Pass(
-        "copy apart", copy_apart, applies=has_producer, needed=True,
+        "copy apart", copy_apart, carries_out=(ProducerWarp,), needed=True,
         why="as copies ahead",
     ),
     Pass(
-        "multiply ahead", pipeline_products, applies=pipelines_products, needed=True,
+        "multiply ahead", pipeline_products, carries_out=(OverlappedExp,), needed=True,
         why="as copies ahead",
     ),
     Pass(
-        "drain boxes", drain_boxes, applies=leaves_by_boxes, needed=True,
+        "drain boxes", drain_boxes, carries_out=(ResultTile,), needed=True,
         why="once it is known who has which role, and which loops are around results",
     ),
     Pass(
@@ -306,6 +267,13 @@ CHOICES: dict[str, Callable[[Kernel, Target], None]] = {
 LINEARIZE = Pass("linearize", linearize, why="the graph becomes a list", needed=True)
 
 
+def is_due(step: Pass, kernel: Kernel, target: Target) -> bool:
+    """Whether a kernel has a plan of just the kind that a pass carries out, or it applies to it."""
+    if step.carries_out:
+        return any([type(plan) in step.carries_out for plan in kernel.plans])
+    return step.applies is None or step.applies(kernel, target)
+
+
 def run_passes(
     passes: tuple[Pass, ...], kernel: Kernel, target: Target, clock: PassClock, plain: bool,
     choosing: bool = False,
@@ -315,9 +283,10 @@ def run_passes(
     While `choosing`, the policy applies the Opts that it decides on between passes.
     """
     for step in passes:
-        if choosing and step.name in CHOICES and limits_steps(kernel, target):
+        words = kernel.plan(PackedWords) is not None
+        if choosing and step.name in CHOICES and optimised(kernel, target) and not words:
             CHOICES[step.name](kernel, target)
-        if (step.needed or not plain) and (step.applies is None or step.applies(kernel, target)):
+        if (step.needed or not plain) and is_due(step, kernel, target):
             step.run(kernel, target)
             clock(step, kernel.sink)
 
@@ -438,7 +407,7 @@ def finished(
         linear = linearize(kernel.sink, kernel.outputs, name or kernel_name(kernel))
     clock(LINEARIZE, linear)
     for step in ON_LINEAR:
-        if step.applies is None or step.applies(kernel, target):
+        if is_due(step, kernel, target):
             linear = step.run(linear, kernel, target)
             clock(step, linear)
     return linear, tuple(kernel.applied)

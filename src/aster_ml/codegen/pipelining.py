@@ -39,6 +39,7 @@ from typing import NamedTuple
 from aster_ml.codegen.analysis import Facts
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.linearize import memory_of
+from aster_ml.codegen.plans import PipelinedFolds, PipelinedStores
 from aster_ml.codegen.staging.stage import new_stage
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import KernelOptError
@@ -120,7 +121,7 @@ def pipeline_stores(kernel: Kernel, axis: UOp) -> None:
         raise KernelOptError(
             "an output axis is wanted each step of which keeps a row in scratch and stores one"
         )
-    kernel.roles.stored_later = axis.arg.id
+    kernel.add(PipelinedStores(axis=axis.arg.id))
 
 
 def pipeline_folds(kernel: Kernel, axis: UOp) -> None:
@@ -130,12 +131,12 @@ def pipeline_folds(kernel: Kernel, axis: UOp) -> None:
             "an output axis is wanted each step of which folds twice in loops of as many "
             "turns, first a row of memory into one number"
         )
-    kernel.roles.folded_early = axis.arg.id
+    kernel.add(PipelinedFolds(axis=axis.arg.id))
 
 
 def stored_row(kernel: Kernel) -> tuple[UOp, UOp] | None:
     """Of rows that are stored one step later, the STAGE and where stores read it."""
-    axes = [r for r in kernel.outputs if r.arg.id == kernel.roles.stored_later]
+    axes = [r for r in kernel.outputs if kernel.plan_of(PipelinedStores, r) is not None]
     return row_stage(kernel.facts, kernel.outputs, axes[0]) if axes else None
 
 
@@ -144,11 +145,12 @@ def stored_row(kernel: Kernel) -> tuple[UOp, UOp] | None:
 
 def pipeline_rows(linear: Linear, kernel: Kernel, target: Target) -> Linear:
     """A part of the work on a row runs in the loops of another row, as PIPELINE says."""
-    if kernel.roles.folded_early is not None:
-        linear = fold_early(linear, kernel.roles.folded_early)
-    if kernel.roles.stored_later is not None:
+    early, later = kernel.plan(PipelinedFolds), kernel.plan(PipelinedStores)
+    if early is not None:
+        linear = fold_early(linear, early.axis)
+    if later is not None:
         # After folds, which it may not move.
-        linear = store_later(linear, kernel.roles.stored_later)
+        linear = store_later(linear, later.axis)
     return linear
 
 
