@@ -40,8 +40,9 @@ def drawn(rng: random.Random) -> str:
         if rng.random() < 0.3:
             words.append(rng.choice(REDUCED_OPTS).format(axis="r2", n=rng.randint(1, 9)))
         else:
-            axis = rng.choice(("r0", "r0", "r1"))
-            words.append(rng.choice(OUTPUT_OPTS).format(axis=axis, n=rng.randint(1, 9)))
+            axis, opt = rng.choice(("r0", "r0", "r1")), rng.choice(OUTPUT_OPTS)
+            n = rng.choice((2, 4, 8)) if opt.startswith("VECTOR") else rng.randint(1, 9)
+            words.append(opt.format(axis=axis, n=n))
     return " ".join(words)
 
 

@@ -141,8 +141,15 @@ def widen_shifted(kernel: Kernel, axis: UOp, tail: ShiftedLanes, count: int) -> 
     # size - lanes - short is to become size - wide - held + inner * lanes.
     before = index_alu(Ops.SUB, UOp.index_const(count - 1), inner)
     before = index_alu(Ops.ADD, held, index_alu(Ops.MUL, before, UOp.index_const(lanes)))
+    # Strips ask which steps are the first to compute an element.
+    lane = next(r for r in kernel.outputs if r.arg.id == tail.inner)
+    step = index_alu(Ops.ADD, index_alu(Ops.MUL, inner, UOp.index_const(lanes)), lane)
+    changes = {
+        before_last(axis, size, lanes): before,
+        first_time(axis, lane, size, lanes): first_time(outer, step, size, wide),
+    }
     kernel.outputs = [x for r in kernel.outputs for x in ((outer, inner) if r is axis else (r,))]
-    kernel.rewrite({before_last(axis, size, lanes): before}, {axis: (outer, inner)})
+    kernel.rewrite(changes, {axis: (outer, inner)})
 
 
 def first_time(outer: UOp, inner: UOp, size: int, lanes: int) -> UOp:

@@ -194,6 +194,7 @@ def test_packed_products_are_right(shape: tuple[int, int, int]) -> None:
         "KBLOCK(0,5,row) VECTOR(1,16) THREAD(1,0)",
         "KBLOCK(0,3,row) UPCAST(1,7,shift) UPCAST(0,5,shift)",
         "KBLOCK(0,32,row) SPLIT(1,5,loop) THREAD(0,2)",
+        "KBLOCK(0,5,output) VECTOR(2,5) UPCAST(2,2,shift)",
     ],
 )
 def test_any_schedule_gives_the_same_product(text: str) -> None:
