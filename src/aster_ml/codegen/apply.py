@@ -21,6 +21,8 @@ from aster_ml.codegen.plans import (
     PackedPanel,
     PackedWords,
     PeeledStep,
+    PipelinedFolds,
+    PipelinedStores,
     ResultTile,
     RowSums,
     SharedTile,
@@ -180,6 +182,8 @@ def make_thread(kernel: Kernel, axis: UOp, chunks: int = 0) -> None:
     if 0 < chunks < size_of(axis):
         place = kernel.outputs.index(axis)
         length = ceildiv(size_of(axis), chunks)
+        # Rows that follow one another are steps of the loop within a chunk.
+        kernel.move_plans(axis, kernel.next_id, PipelinedStores, PipelinedFolds)
         if size_of(axis) % chunks:
             shift_inwards(kernel, axis, length, AxisType.LOOP)
         else:

@@ -6,7 +6,7 @@ stands in `codegen/apply`.
 
 from __future__ import annotations
 
-from copy import copy
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from aster_ml.codegen.analysis import Access, Facts
@@ -157,16 +157,16 @@ class Kernel:
 
     # changing it
 
-    def copy(self) -> Kernel:
-        """The same; what is changed of one does not show in the other."""
-        other = copy(self)
-        other.outputs, other.applied = [*self.outputs], [*self.applied]
-        other.notes = [*self.notes]
-        return other
-
     def add(self, plan: KernelPlan) -> None:
         """Takes in a plan, in place of one that it replaces."""
         self.plans = (*[p for p in self.plans if not plan.replaces(p)], plan)
+
+    def move_plans(self, axis: UOp, to: int, *kinds: type[AxisPlan]) -> None:
+        """What plans of these kinds say of an axis becomes true of the one with another id."""
+        self.plans = tuple([
+            replace(p, axis=to) if isinstance(p, kinds) and p.axis == axis.arg.id else p
+            for p in self.plans
+        ])  # fmt: skip
 
     def new_range(self, size: Any, kind: AxisType) -> UOp:
         """A fresh axis."""

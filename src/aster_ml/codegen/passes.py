@@ -8,14 +8,11 @@ its function. `docs/reference/passes.md` is made from this page.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.heuristic import choose_opts
-from aster_ml.codegen.cpu.panel import choose_panel
-from aster_ml.codegen.cpu.staging import choose_epilogue, choose_row
-from aster_ml.codegen.cpu.tails import choose_last_steps
+from aster_ml.codegen.cpu.staging import choose_row, choose_staging
 from aster_ml.codegen.decompose.ops import decompose_kernel
 from aster_ml.codegen.given_opts import as_simd, check_opt
 from aster_ml.codegen.gpu.chained_products import attend_in_order
@@ -25,7 +22,7 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.indices import lower_addresses
 from aster_ml.codegen.lower.linearize import check_scratch, linearize
 from aster_ml.codegen.lower.program_order import drop_work_groups, linearize_in_order
-from aster_ml.codegen.opts import Opt, OptOps, parse_opts
+from aster_ml.codegen.opts import Opt, parse_opts
 from aster_ml.codegen.pipelined_copies import pipeline_loop
 from aster_ml.codegen.pipelined_products import pipeline_products
 from aster_ml.codegen.pipelining import pipeline_rows
@@ -70,7 +67,6 @@ from aster_ml.codegen.transforms.unpacked import is_unpacked, split_at_blocks
 from aster_ml.codegen.transforms.unroll_stacks import share_loads
 from aster_ml.codegen.transforms.wide_fields import widen_fields
 from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS
-from aster_ml.errors import KernelOptError
 from aster_ml.target import INTERPRETER, Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
@@ -257,12 +253,6 @@ ON_LINEAR = (
         why="once nothing adds scratch any more",
     ),
 )  # fmt: skip
-# What the default policy decides once the passes before one have run, by the name of that pass.
-CHOICES: dict[str, Callable[[Kernel, Target], None]] = {
-    "pack panels": choose_panel,
-    "peel last steps": choose_last_steps,
-    "loop over results of a tile": choose_epilogue,
-}
 # What becomes of a graph once its passes are done.
 LINEARIZE = Pass("linearize", linearize, why="the graph becomes a list", needed=True)
 
@@ -270,22 +260,15 @@ LINEARIZE = Pass("linearize", linearize, why="the graph becomes a list", needed=
 def is_due(step: Pass, kernel: Kernel, target: Target) -> bool:
     """Whether a kernel has a plan of just the kind that a pass carries out, or it applies to it."""
     if step.carries_out:
-        return any([type(plan) in step.carries_out for plan in kernel.plans])
+        return not {*map(type, kernel.plans)}.isdisjoint(step.carries_out)
     return step.applies is None or step.applies(kernel, target)
 
 
 def run_passes(
-    passes: tuple[Pass, ...], kernel: Kernel, target: Target, clock: PassClock, plain: bool,
-    choosing: bool = False,
-) -> None:  # fmt: skip
-    """Runs those that apply to the kernel; of a `plain` one those that are needed.
-
-    While `choosing`, the policy applies the Opts that it decides on between passes.
-    """
+    passes: tuple[Pass, ...], kernel: Kernel, target: Target, clock: PassClock, plain: bool
+) -> None:
+    """Runs those that apply to the kernel; of a `plain` one those that are needed."""
     for step in passes:
-        words = kernel.plan(PackedWords) is not None
-        if choosing and step.name in CHOICES and optimised(kernel, target) and not words:
-            CHOICES[step.name](kernel, target)
         if (step.needed or not plain) and is_due(step, kernel, target):
             step.run(kernel, target)
             clock(step, kernel.sink)
@@ -304,33 +287,6 @@ def schedule_kernel(
     Of Opts that were written `by_hand`, an UPCAST may be SIMD. With a `rank`, the SIMD axis is not
     the one that costs least, but one of the next.
     """
-    kernel = arranged(ast, target, opts, by_hand, rank, plain)
-    if plain or NOOPT or not (opts is None or by_hand) or kernel.in_order:
-        return kernel
-    if opts is not None or not pipelines(kernel):
-        later = kernel.copy()
-        run_passes(AFTER_OPTS, later, target, PassClock(), plain, choosing=True)
-        for opt in later.applied[len(kernel.applied) :]:
-            apply(kernel, opt)
-    else:
-        # Whether loops fit into one another shows once they are in order.
-        found = fitting(ast, target, arranged(ast, target, rank=rank))[1]
-        if found != tuple(kernel.applied):
-            fewer = arranged(ast, target, found)
-            fewer.notes = kernel.notes
-            return fewer
-    return kernel
-
-
-def arranged(
-    ast: UOp,
-    target: Target,
-    opts: tuple[Opt, ...] | None = None,
-    by_hand: bool = False,
-    rank: int = 0,
-    plain: bool = False,
-) -> Kernel:
-    """The kernel by the given Opts, or by the cost, which may name a PIPELINE that does not fit."""
     kernel = Kernel(ast)
     if plain or (NOOPT and opts is None):
         return kernel
@@ -346,29 +302,11 @@ def arranged(
         for opt in opts:
             check_opt(kernel, opt, target)
             apply(kernel, as_simd(kernel, opt, opts) if by_hand else opt)
+    if (opts is None or by_hand) and optimised(kernel, target) and not kernel.in_order:
+        choose_staging(kernel, target)
     for w in WATCHERS:
         w.arranged(kernel, target)
     return kernel
-
-
-def pipelines(kernel: Kernel) -> list[str]:
-    """The kinds of PIPELINE that a kernel has."""
-    return [opt.kind for opt in kernel.applied if opt.op is OptOps.PIPELINE]
-
-
-def fitting(ast: UOp, target: Target, kernel: Kernel) -> tuple[Linear, tuple[Opt, ...]]:
-    """The program of a kernel that the cost has arranged, without a PIPELINE that does not fit."""
-    opts, left = tuple(kernel.applied), ["PIPELINE folds", "PIPELINE stores"]
-    while True:
-        try:
-            return finished(ast, target, kernel, choosing=True)
-        except KernelOptError:
-            kinds = [kind for kind in left if kind in pipelines(kernel)]
-            if not kinds:
-                raise
-            left.remove(kinds[0])
-            opts = tuple([opt for opt in opts if opt.kind != kinds[0]])
-            kernel = arranged(ast, target, opts)
 
 
 def lower(
@@ -386,19 +324,10 @@ def lower(
     if opts is None and ast.arg is not None and ast.arg.opts is not None:
         opts, by_hand = parse_opts(ast.arg.opts), True
     plain = plain or (ast.arg is not None and ast.arg.in_order)
-    kernel = arranged(ast, target, opts, by_hand, plain=plain)
-    if opts is None and pipelines(kernel):
-        return fitting(ast, target, kernel)
-    return finished(ast, target, kernel, plain, not plain and (opts is None or by_hand))
-
-
-def finished(
-    ast: UOp, target: Target, kernel: Kernel, plain: bool = False, choosing: bool = False
-) -> tuple[Linear, tuple[Opt, ...]]:
-    """The list of nodes of a kernel whose axes are arranged."""
+    kernel = schedule_kernel(ast, target, opts, by_hand, plain=plain)
     clock = PassClock()
     plain = plain or kernel.in_order
-    run_passes(AFTER_OPTS, kernel, target, clock, plain, choosing and not plain)
+    run_passes(AFTER_OPTS, kernel, target, clock, plain)
     name = (kernel.sink if kernel.in_order else ast).arg
     name = name and name.name
     if kernel.in_order:

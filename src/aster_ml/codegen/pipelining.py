@@ -285,7 +285,13 @@ class FoldsEarly(Pipeline):
         self.first, self.last = first, last
         uops = linear.uops
         self.row = uops[start]
-        self.before = uops[start + 1 : first.loops[0]]
+        before = uops[start + 1 : first.loops[0]]
+        # What is loaded, or made of that, and listed too early, stands behind the fold as well.
+        self.aside: dict[UOp, None] = {}
+        for u in before:
+            if u.op is Ops.LOAD or not self.aside.keys().isdisjoint(sources(u)):
+                self.aside[u] = None
+        self.before = [u for u in before if u not in self.aside]
         self.fold = uops[first.loops[0] : first.ends[0] + 1]
         # What is computed from the number of the row: its places, for one.
         self.computed = [u for u in self.before if u.op in ELEMENTWISE]
@@ -303,6 +309,8 @@ class FoldsEarly(Pipeline):
         return (
             self.first.sizes(uops) in (sizes, [prod(sizes)])
             and set(self.before) <= {*self.computed, *self.regs}
+            and all([u.op is Ops.LOAD or u.op in ELEMENTWISE for u in self.aside])
+            and self.aside.keys().isdisjoint(toposort(*self.fold))
             and all([m.op is Ops.PARAM and m not in stored for m in read])
             and all([is_total(u) for u in self.totals])
             and self.row.src[0].op is Ops.CONST
@@ -329,7 +337,7 @@ class FoldsEarly(Pipeline):
         known = dict(zip(self.totals, loaded, strict=True))
         rest = self.first.ends[0] + 1
         begin, end = self.last.loops[0], self.last.ends[0] + 1
-        new += self.changed(uops[rest:begin], known)
+        new += self.changed([*self.aside, *uops[rest:begin]], known)
         new += self.together(known, kept)
         new += [unread.store(zero), *self.changed(uops[end : self.stop], known)]
         return self.listed([*new, *uops[self.stop :]])

@@ -178,14 +178,14 @@ def choose_tile(plan: Plan) -> None:
     vector = {
         r for r in kernel.outputs + [x for u in main for x in u.src[1:]] if r.arg.kind.is_lane
     }
-    tiles = Tiles(plan, loads, vector, windows, panel)
+    tiles, runs_twice = Tiles(plan, loads, vector, windows, panel), overlaps(kernel)
     for pair in itertools.combinations(candidates[:TILE_CANDIDATES], min(2, len(candidates))):
         axes = [c[0] for c in pair]
         for sides in itertools.product(*[c[1] for c in pair]):
             if tiles.too_many(math.prod(sides)):
                 continue
             tile = dict(zip(axes, sides, strict=True))
-            if overlaps(kernel) and tiles.needs_strips(tile):
+            if runs_twice and tiles.needs_strips(tile):
                 continue
             if tiles.unpacks_again(tile):
                 continue

@@ -13,7 +13,7 @@ from aster_ml.codegen.cpu.costs import TILE_REUSE, Plan, ends_masked, widths
 from aster_ml.codegen.cpu.loop_order import set_order
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.opts import Opt, OptOps
-from aster_ml.codegen.plans import Halo, PackedWords, RowSums, UnpackedOperand
+from aster_ml.codegen.plans import Halo, RowSums, UnpackedOperand
 from aster_ml.codegen.staging.panel import (
     can_pack,
     least_uses,
@@ -98,7 +98,7 @@ def choose_panel(kernel: Kernel, target: Target) -> None:
     """The operand that a register tile reads most often is packed, where scratch has room."""
     # Sums of a whole row are made in loops of their own, which know nothing of a panel.
     # Neither do unpacked operands, which have panels of their own.
-    otherwise = [kernel.plan(kind) for kind in (PackedWords, RowSums, UnpackedOperand)]
-    a = panel_of(kernel) if otherwise == [None] * 3 else None
+    otherwise = kernel.plan(RowSums) or kernel.plan(UnpackedOperand)
+    a = panel_of(kernel) if otherwise is None else None
     if a is not None and panel_nbytes(kernel, a) <= max_nbytes(target):
         apply(kernel, Opt(OptOps.STAGE, arg=a.buffer.arg.slot, how="panel"))
