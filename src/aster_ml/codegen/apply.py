@@ -1,4 +1,4 @@
-"""What each Opt does to a kernel: the table from kinds of Opt to the functions that apply them.
+"""What each Opt does to a kernel: the table from Opts to the functions that apply them.
 
 Receives a Kernel and an Opt; changes the kernel, or raises KernelOptError. Which Opts a kernel gets
 is decided in `cpu/heuristic` and `gpu/heuristic`; which may be asked for by hand says `given_opts`.
@@ -12,7 +12,7 @@ from aster_ml.codegen.gpu.chained_products import chain_products
 from aster_ml.codegen.gpu.tensor_cores import use_tensor_core
 from aster_ml.codegen.gpu.tile_order import join_blocks, loop_over_tiles, order_tiles
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.opts import Opt, OptOps, axis_name, wanted_of
+from aster_ml.codegen.opts import WAYS, Opt, OptOps, axis_name, wanted_of
 from aster_ml.codegen.pipelined_copies import pipeline_copies
 from aster_ml.codegen.pipelining import pipeline_folds, pipeline_stores
 from aster_ml.codegen.plans import (
@@ -64,12 +64,11 @@ def apply(kernel: Kernel, opt: Opt) -> None:
     before = (kernel.facts.sink, [*kernel.outputs], kernel.plans)
     axes = kernel.axes_of(opt)
     try:
-        if opt.kind not in APPLY:
-            raise KernelOptError(wanted_of(opt.op))
+        change = change_of(opt)
         if kernel.plan(ChainedProducts) is not None and opt.kind not in AFTER_CHAIN:
             there = " and ".join(AFTER_CHAIN)
             raise KernelOptError(f"after TC chain only {there} can be asked for")
-        APPLY[opt.kind](kernel, *axes, opt.arg)
+        change(kernel, *axes, opt.arg)
     except KernelOptError as error:
         raise KernelOptError(f"{opt}: {error}") from None
     if (kernel.facts.sink, kernel.outputs, kernel.plans) == before:
@@ -194,40 +193,43 @@ def make_thread(kernel: Kernel, axis: UOp, chunks: int = 0) -> None:
     kernel.add(Threads(axis=axis.arg.id))
 
 
-# By kind; each is called with the kernel, the axes that the Opt names, and its number.
-APPLY: dict[str, Callable[..., None]] = {
-    "UPCAST": lanes_of(AxisType.UPCAST),
-    "UPCAST shift": upcast_shift,
-    "UNROLL": lanes_of(AxisType.UNROLL),
-    "VECTOR": lanes_of(AxisType.VECTOR),
-    "THREAD": make_thread,
-    "LOCAL": lanes_of(AxisType.LOCAL),
-    "GROUP": share_out,
-    "TC": use_tensor_core,
-    "TC chain": chain_products,
-    "SPLIT mask": mask_tail,
-    "SPLIT loop": split_loop,
-    "SPLIT peel": peel,
-    "SPLIT last": last_apart,
-    "SWAP": of_axes(swap),
-    "KBLOCK output": block_in_output,
-    "KBLOCK row": rows_of_memory,
-    "KBLOCK wide": block_wide,
-    "STAGE local": stage_local,
-    "STAGE halo": load_slab,
-    "STAGE words": stage_words,
-    "STAGE row": of_axes(keep_row),
-    "STAGE panel": stage_panel,
-    "STAGE tile": finished_in(TileEpilogue),
-    "STAGE results": finished_in(ComputedEpilogue),
-    "STAGE out": store_later,
-    "PREFETCH": prefetch,
-    "PIPELINE stores": of_axes(pipeline_stores),
-    "PIPELINE folds": of_axes(pipeline_folds),
-    "PIPELINE copies": pipeline_copies,
-    "PIPELINE producer": with_producer,
-    "BLOCKS order": order_tiles,
-    "BLOCKS loop": loop_over_tiles,
-    "BLOCKS cluster": join_blocks,
-    "NONTEMPORAL": of_axes(stream),
-}
+Change = Callable[..., None]
+# By Opt, and by its ways where there are several; a change is called with the kernel, the axes that
+# the Opt names, and its number.
+APPLY: dict[OptOps, Change | dict[str, Change]] = {
+    OptOps.UPCAST: {"": lanes_of(AxisType.UPCAST), "shift": upcast_shift},
+    OptOps.UNROLL: lanes_of(AxisType.UNROLL),
+    OptOps.VECTOR: lanes_of(AxisType.VECTOR),
+    OptOps.THREAD: make_thread,
+    OptOps.LOCAL: lanes_of(AxisType.LOCAL),
+    OptOps.GROUP: share_out,
+    OptOps.TC: {"": use_tensor_core, "chain": chain_products},
+    OptOps.SPLIT: {"mask": mask_tail, "loop": split_loop, "peel": peel, "last": last_apart},
+    OptOps.SWAP: of_axes(swap),
+    OptOps.KBLOCK: {"output": block_in_output, "row": rows_of_memory, "wide": block_wide},
+    OptOps.STAGE: {
+        "local": stage_local, "halo": load_slab, "words": stage_words, "row": of_axes(keep_row),
+        "panel": stage_panel, "tile": finished_in(TileEpilogue),
+        "results": finished_in(ComputedEpilogue), "out": store_later,
+    },
+    OptOps.PREFETCH: prefetch,
+    OptOps.PIPELINE: {
+        "stores": of_axes(pipeline_stores), "folds": of_axes(pipeline_folds),
+        "copies": pipeline_copies, "producer": with_producer,
+    },
+    OptOps.BLOCKS: {"order": order_tiles, "loop": loop_over_tiles, "cluster": join_blocks},
+    OptOps.NONTEMPORAL: of_axes(stream),
+}  # fmt: skip
+
+
+def change_of(opt: Opt) -> Change:
+    """What does an Opt in the way that it says.
+
+    Raises: KernelOptError where there is no such way.
+    """
+    row = APPLY[opt.op]
+    ways = row if isinstance(row, dict) else {"": row}
+    how = opt.how or WAYS.get(opt.op, ("",))[0]
+    if how not in ways:
+        raise KernelOptError(wanted_of(opt.op))
+    return ways[how]

@@ -7,9 +7,9 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from aster_ml.codegen import plans
-from aster_ml.codegen.apply import apply
+from aster_ml.codegen.apply import APPLY, apply
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.opts import parse_opts
+from aster_ml.codegen.opts import WAYS, OptOps, parse_opts
 from aster_ml.codegen.passes import AFTER_OPTS, ON_LINEAR
 from aster_ml.codegen.plans import (
     ComputedEpilogue,
@@ -91,3 +91,9 @@ def test_strips_are_refused_where_a_tile_of_tiles_starts_early() -> None:
         apply(kernel, opt)
     with pytest.raises(KernelOptError, match="KBLOCK"):
         apply(kernel, strips)
+
+
+def test_opts_are_rows_of_one_table_with_the_ways_that_they_can_be_done_in() -> None:
+    assert set(APPLY) == set(OptOps)
+    ways = {op: tuple(row) for op, row in APPLY.items() if isinstance(row, dict)}
+    assert ways == WAYS

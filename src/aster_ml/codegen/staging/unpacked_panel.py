@@ -61,8 +61,8 @@ def stand_in(kernel: Kernel, target: Target) -> None:
         found.append(StandIn(memory, value, tuple(axes), operand.run))
     if changes:
         kernel.sink = substitute(kernel.sink, changes)
-        for memory in found:
-            kernel.add(UnpackedOperand(operand=memory))
+        for operand_memory in found:
+            kernel.add(UnpackedOperand(operand=operand_memory))
 
 
 def is_plain(operand: Operand) -> bool:
