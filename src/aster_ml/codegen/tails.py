@@ -275,17 +275,17 @@ def run_last_steps_apart(kernel: Kernel, target: Target) -> None:
     kernel.sink = substitute(kernel.sink, changes)
 
 
-def masks_of(u: UOp, r: UOp, packed: UOp | None = None) -> frozenset[UOp]:
+def masks_of(u: UOp, r: UOp, ungated: UOp | None = None) -> frozenset[UOp]:
     """What masks SIMD lanes of a reduction at the last step of a loop and at no other; or nothing.
 
-    Nothing too where the body goes through scratch that all of the row shares. A load that is to be
-    `packed` has a mask where its panel is filled.
+    Nothing too where the body goes through scratch that all of the row shares. An `ungated` load
+    reads scratch that is filled beforehand, with the mask.
     """
     lane = next((x for x in u.src[1:] if x.arg.kind is AxisType.VECTOR), None)
     if lane is None or r.arg.kind.is_lane or holds(u.src[0], {Ops.STAGE}):
         return frozenset()
     inside = own_nodes(u.src[0])
-    gates = [x.src[1] for x in inside if x.op is Ops.LOAD and x.src[1:] and x is not packed]
+    gates = [x.src[1] for x in inside if x.op is Ops.LOAD and x.src[1:] and x is not ungated]
     gates += [x.src[0] for x in inside if x.op is Ops.WHERE]
     return masks_of_last(gates, r, lane)
 
