@@ -51,6 +51,8 @@ PARTS: tuple[tuple[str, str, Iterable[Pass]], ...] = (
 def row(step: Pass) -> str:
     """A line of a table."""
     when = (step.applies.__doc__ or "").partition("\n")[0] if step.applies else "always"
+    if step.carries_out:
+        when = f"kernels with a plan {' or '.join(kind.__name__ for kind in step.carries_out)}"
     when = when.rstrip(".").replace("Kernels", "kernels", 1)
     needed = " *(needed)*" if step.needed else ""
     where = f"`{step.run.__module__.removeprefix('aster_ml.')}`"

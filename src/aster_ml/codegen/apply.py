@@ -1,4 +1,4 @@
-"""What each Opt does to a kernel: the table from kinds of Opt to the functions that apply them.
+"""What each Opt does to a kernel: the table from Opts to the functions that apply them.
 
 Receives a Kernel and an Opt; changes the kernel, or raises KernelOptError. Which Opts a kernel gets
 is decided in `cpu/heuristic` and `gpu/heuristic`; which may be asked for by hand says `given_opts`.
@@ -12,16 +12,37 @@ from aster_ml.codegen.gpu.chained_products import chain_products
 from aster_ml.codegen.gpu.tensor_cores import use_tensor_core
 from aster_ml.codegen.gpu.tile_order import join_blocks, loop_over_tiles, order_tiles
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.opts import Opt, OptOps, axis_name, wanted_of
+from aster_ml.codegen.opts import WAYS, Opt, OptOps, axis_name, wanted_of
 from aster_ml.codegen.pipelined_copies import pipeline_copies
 from aster_ml.codegen.pipelining import pipeline_folds, pipeline_stores
+from aster_ml.codegen.plans import (
+    ChainedProducts,
+    ComputedEpilogue,
+    PackedPanel,
+    PackedWords,
+    PeeledStep,
+    PipelinedFolds,
+    PipelinedStores,
+    ResultTile,
+    RowSums,
+    SharedTile,
+    Threads,
+    TiledLoop,
+    TileEpilogue,
+)
 from aster_ml.codegen.prefetch import prefetch, stream
 from aster_ml.codegen.producer import with_producer
-from aster_ml.codegen.roles import Epilogue
 from aster_ml.codegen.staging.halo import load_slab
 from aster_ml.codegen.staging.panel import stage_panel
 from aster_ml.codegen.staging.row import keep_row
-from aster_ml.codegen.tails import can_peel, mask_tail, peel, shift_inwards, split_lanes
+from aster_ml.codegen.tails import (
+    can_peel,
+    mask_tail,
+    peel,
+    shift_inwards,
+    shifted_lanes,
+    split_lanes,
+)
 from aster_ml.codegen.transforms.k_blocking import block_in_output, block_rows, block_wide
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
@@ -40,18 +61,17 @@ def apply(kernel: Kernel, opt: Opt) -> None:
     Raises: KernelOptError where it cannot be done to this kernel, or changes nothing of it:
         which Opt, why, and what would do.
     """
-    before = (kernel.facts.sink, [*kernel.outputs], [*vars(kernel.roles).values()])
+    before = (kernel.facts.sink, [*kernel.outputs], kernel.plans)
     axes = kernel.axes_of(opt)
     try:
-        if opt.kind not in APPLY:
-            raise KernelOptError(wanted_of(opt.op))
-        if kernel.roles.chained is not None and opt.kind not in AFTER_CHAIN:
+        change = change_of(opt)
+        if kernel.plan(ChainedProducts) is not None and opt.kind not in AFTER_CHAIN:
             there = " and ".join(AFTER_CHAIN)
             raise KernelOptError(f"after TC chain only {there} can be asked for")
-        APPLY[opt.kind](kernel, *axes, opt.arg)
+        change(kernel, *axes, opt.arg)
     except KernelOptError as error:
         raise KernelOptError(f"{opt}: {error}") from None
-    if (kernel.facts.sink, kernel.outputs, [*vars(kernel.roles).values()]) == before:
+    if (kernel.facts.sink, kernel.outputs, kernel.plans) == before:
         raise KernelOptError(f"{opt}: changes nothing of this kernel")
     kernel.applied.append(opt)
     for w in WATCHERS:
@@ -90,7 +110,7 @@ def share_out(kernel: Kernel, axis: UOp, items: int) -> None:
 
 def upcast_shift(kernel: Kernel, axis: UOp, lanes: int) -> None:
     """Lanes of a register tile, of which the last start early."""
-    if kernel.fills_slab(axis) or axis.arg.id in kernel.roles.early:
+    if kernel.fills_slab(axis) or shifted_lanes(kernel, axis) is not None:
         lanes_of(AxisType.UPCAST)(kernel, axis, lanes)
     else:
         shift_inwards(kernel, axis, lanes, AxisType.UPCAST)
@@ -98,27 +118,26 @@ def upcast_shift(kernel: Kernel, axis: UOp, lanes: int) -> None:
 
 def split_loop(kernel: Kernel, axis: UOp, steps: int) -> None:
     """Two loops, of which the last part of the axis starts early."""
-    kernel.roles.no_early(axis.arg.id)
-    kernel.roles.tiled |= {axis.arg.id}
+    kernel.add(TiledLoop(axis=axis.arg.id))
     shift_inwards(kernel, axis, steps, AxisType.LOOP)
 
 
 def stage_local(kernel: Kernel, axis: UOp, steps: int) -> None:
     """Loads of so many steps go through local memory (`gpu/shared_memory`)."""
-    kernel.roles.staged = kernel.next_id
+    kernel.add(SharedTile(axis=kernel.next_id))
     lanes_of(AxisType.UNROLL)(kernel, axis, steps)
 
 
 def stage_words(kernel: Kernel, axis: UOp, group: int) -> None:
     """Factors of a product go in words of a panel (`staging/dot_packing`)."""
-    if kernel.roles.row_steps:
+    if kernel.plan(RowSums) is not None:
         raise KernelOptError("sums of whole rows read memory, and no panels")
-    kernel.roles.word = group
+    kernel.add(PackedWords(count=group))
 
 
 def rows_of_memory(kernel: Kernel, axis: UOp, count: int) -> None:
     """Sums of whole rows, which a panel would be filled for once a block of the sum."""
-    if kernel.roles.panel is not None:
+    if kernel.plan(PackedPanel) is not None:
         raise KernelOptError("sums of whole rows read memory, and no panels")
     block_rows(kernel, axis, count)
 
@@ -127,14 +146,14 @@ def last_apart(kernel: Kernel, axis: UOp, _: int) -> None:
     """The masked last step of a reduction is taken off its loop (`tails`)."""
     if not can_peel(kernel, axis):
         raise KernelOptError("a reduction that runs over this axis alone is wanted")
-    kernel.roles.last_apart |= {axis.arg.id}
+    kernel.add(PeeledStep(axis=axis.arg.id))
 
 
-def finished_in(before: bool) -> Callable[[Kernel, int], None]:
+def finished_in(kind: type[TileEpilogue]) -> Callable[[Kernel, int], None]:
     """Results of a tile are finished in a loop (`staging/epilogue`), or also computed in one."""
 
     def finish(kernel: Kernel, lanes: int) -> None:
-        kernel.roles.epilogue = Epilogue(lanes, before)
+        kernel.add(kind(count=lanes))
 
     return finish
 
@@ -143,7 +162,7 @@ def store_later(kernel: Kernel, over: int) -> None:
     """Results lie in local memory before they are stored (`gpu/result_boxes`)."""
     if over not in (0, 1):
         raise KernelOptError(f"0 is memory of their own, 1 that of operands; {over} is given")
-    kernel.roles.leaves = bool(over)
+    kernel.add(ResultTile(over=bool(over)))
 
 
 def swap(kernel: Kernel, axis: UOp, other: UOp) -> None:
@@ -157,12 +176,13 @@ def make_thread(kernel: Kernel, axis: UOp, chunks: int = 0) -> None:
 
     Where chunks do not share out the axis, the last of them starts early.
     """
-    if kernel.roles.threads is not None:
+    if kernel.plan(Threads) is not None:
         raise KernelOptError("another axis is shared out over threads already")
     if 0 < chunks < size_of(axis):
         place = kernel.outputs.index(axis)
-        kernel.roles.no_early(axis.arg.id)
         length = ceildiv(size_of(axis), chunks)
+        # Rows that follow one another are steps of the loop within a chunk.
+        kernel.move_plans(axis, kernel.next_id, PipelinedStores, PipelinedFolds)
         if size_of(axis) % chunks:
             shift_inwards(kernel, axis, length, AxisType.LOOP)
         else:
@@ -170,43 +190,46 @@ def make_thread(kernel: Kernel, axis: UOp, chunks: int = 0) -> None:
         axis = kernel.outputs[place]
     kernel.outputs.remove(axis)
     kernel.outputs.insert(0, axis)
-    kernel.roles.threads = axis.arg.id
+    kernel.add(Threads(axis=axis.arg.id))
 
 
-# By kind; each is called with the kernel, the axes that the Opt names, and its number.
-APPLY: dict[str, Callable[..., None]] = {
-    "UPCAST": lanes_of(AxisType.UPCAST),
-    "UPCAST shift": upcast_shift,
-    "UNROLL": lanes_of(AxisType.UNROLL),
-    "VECTOR": lanes_of(AxisType.VECTOR),
-    "THREAD": make_thread,
-    "LOCAL": lanes_of(AxisType.LOCAL),
-    "GROUP": share_out,
-    "TC": use_tensor_core,
-    "TC chain": chain_products,
-    "SPLIT mask": mask_tail,
-    "SPLIT loop": split_loop,
-    "SPLIT peel": peel,
-    "SPLIT last": last_apart,
-    "SWAP": of_axes(swap),
-    "KBLOCK output": block_in_output,
-    "KBLOCK row": rows_of_memory,
-    "KBLOCK wide": block_wide,
-    "STAGE local": stage_local,
-    "STAGE halo": load_slab,
-    "STAGE words": stage_words,
-    "STAGE row": of_axes(keep_row),
-    "STAGE panel": stage_panel,
-    "STAGE tile": finished_in(False),
-    "STAGE results": finished_in(True),
-    "STAGE out": store_later,
-    "PREFETCH": prefetch,
-    "PIPELINE stores": of_axes(pipeline_stores),
-    "PIPELINE folds": of_axes(pipeline_folds),
-    "PIPELINE copies": pipeline_copies,
-    "PIPELINE producer": with_producer,
-    "BLOCKS order": order_tiles,
-    "BLOCKS loop": loop_over_tiles,
-    "BLOCKS cluster": join_blocks,
-    "NONTEMPORAL": of_axes(stream),
-}
+Change = Callable[..., None]
+# By Opt, and by its ways where there are several; a change is called with the kernel, the axes that
+# the Opt names, and its number.
+APPLY: dict[OptOps, Change | dict[str, Change]] = {
+    OptOps.UPCAST: {"": lanes_of(AxisType.UPCAST), "shift": upcast_shift},
+    OptOps.UNROLL: lanes_of(AxisType.UNROLL),
+    OptOps.VECTOR: lanes_of(AxisType.VECTOR),
+    OptOps.THREAD: make_thread,
+    OptOps.LOCAL: lanes_of(AxisType.LOCAL),
+    OptOps.GROUP: share_out,
+    OptOps.TC: {"": use_tensor_core, "chain": chain_products},
+    OptOps.SPLIT: {"mask": mask_tail, "loop": split_loop, "peel": peel, "last": last_apart},
+    OptOps.SWAP: of_axes(swap),
+    OptOps.KBLOCK: {"output": block_in_output, "row": rows_of_memory, "wide": block_wide},
+    OptOps.STAGE: {
+        "local": stage_local, "halo": load_slab, "words": stage_words, "row": of_axes(keep_row),
+        "panel": stage_panel, "tile": finished_in(TileEpilogue),
+        "results": finished_in(ComputedEpilogue), "out": store_later,
+    },
+    OptOps.PREFETCH: prefetch,
+    OptOps.PIPELINE: {
+        "stores": of_axes(pipeline_stores), "folds": of_axes(pipeline_folds),
+        "copies": pipeline_copies, "producer": with_producer,
+    },
+    OptOps.BLOCKS: {"order": order_tiles, "loop": loop_over_tiles, "cluster": join_blocks},
+    OptOps.NONTEMPORAL: of_axes(stream),
+}  # fmt: skip
+
+
+def change_of(opt: Opt) -> Change:
+    """What does an Opt in the way that it says.
+
+    Raises: KernelOptError where there is no such way.
+    """
+    row = APPLY[opt.op]
+    ways = row if isinstance(row, dict) else {"": row}
+    how = opt.how or WAYS.get(opt.op, ("",))[0]
+    if how not in ways:
+        raise KernelOptError(wanted_of(opt.op))
+    return ways[how]

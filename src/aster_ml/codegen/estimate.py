@@ -13,6 +13,7 @@ from typing import NamedTuple
 from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.decompose.slots import slots_of
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.plans import PackedWords
 from aster_ml.codegen.staging.panel import panel_of
 from aster_ml.helpers import ceildiv
 from aster_ml.target import Target
@@ -151,7 +152,7 @@ class Count:
                 if u.dtype.kind != "index":
                     total += self.count(u.ranges, u) * self.instructions(u)
         # A word has several numbers, which one instruction multiplies.
-        return total / max(self.kernel.roles.word, 1)
+        return total / max(self.kernel.count(PackedWords), 1)
 
     def instructions(self, u: UOp) -> float:
         """Those of a node for each SIMD value."""
@@ -192,7 +193,7 @@ class Count:
         lanes, costs = float(iterations(simd)), self.costs
         if lanes == 1:
             return 1.0
-        if a is self.laid_out or self.kernel.roles.word:
+        if a is self.laid_out or self.kernel.plan(PackedWords) is not None:
             return float(ceildiv(lanes, self.target.lanes(a.buffer.dtype.itemsize)))
         stride = a.strides[simd[0]]
         whole = float(ceildiv(lanes, self.target.lanes(a.buffer.dtype.itemsize)))

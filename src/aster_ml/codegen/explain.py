@@ -10,6 +10,7 @@ from aster_ml.codegen.estimate import estimate
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.opts import Opt
 from aster_ml.codegen.passes import schedule_kernel
+from aster_ml.codegen.plans import Threads
 from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
@@ -59,6 +60,6 @@ def arranged_lines(kernel: Kernel, target: Target) -> list[str]:
     shown = [show_access(a, lanes) for a in kernel.accesses() if a.buffer.op is Ops.PARAM]
     lines += dict.fromkeys(shown)
     if target.is_cpu:
-        threads = target.threads if kernel.roles.threads is not None else 1
+        threads = target.threads if kernel.plan(Threads) is not None else 1
         lines.append(f"estimate: {estimate(kernel, target).shared(threads)}")
     return lines

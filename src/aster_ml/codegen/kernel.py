@@ -1,4 +1,4 @@
-"""Kernel: a kernel graph with its axes, the Opts that were applied, and what they said of axes.
+"""Kernel: a kernel graph with its axes, the Opts that were applied, and the plans that they left.
 
 Receives a canonical kernel AST; every change gives a new graph in `sink`. What each Opt does to it
 stands in `codegen/apply`.
@@ -6,12 +6,20 @@ stands in `codegen/apply`.
 
 from __future__ import annotations
 
-from copy import copy
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 from aster_ml.codegen.analysis import Access, Facts
 from aster_ml.codegen.opts import OF_KERNELS, OF_OUTPUTS, OF_REDUCTIONS, WITH_OTHER, Opt, axis_name
-from aster_ml.codegen.roles import Roles
+from aster_ml.codegen.plans import (
+    AxisPlan,
+    ChainedProducts,
+    Halo,
+    KernelPlan,
+    MaskedTail,
+    Strips,
+    Threads,
+)
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import divisors
@@ -20,6 +28,8 @@ from aster_ml.uop.node import UOp, index_alu, new_node
 from aster_ml.uop.ops import AxisType, Ops, ReduceArg
 from aster_ml.uop.ranges import tells_apart
 
+P = TypeVar("P", bound=KernelPlan)
+A = TypeVar("A", bound=AxisPlan)
 INDEX = dtypes.index
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 ADD, CONST, END, RANGE, REDUCE = Ops.ADD, Ops.CONST, Ops.END, Ops.RANGE, Ops.REDUCE
@@ -50,8 +60,8 @@ class Kernel:
             for r in end.src[1:] if end.op is Ops.END else ():
                 if r not in self.outputs:
                     self.outputs.append(r)
-        # What they have said of axes.
-        self.roles = Roles()
+        # What passes are to do.
+        self.plans: tuple[KernelPlan, ...] = ()
         self.next_id = 1 + max([r.arg.id for r in self.facts.by_op[RANGE]], default=-1)
 
     # what there is
@@ -69,13 +79,13 @@ class Kernel:
     @property
     def value(self) -> tuple[Any, ...]:
         """All that Opts have made of the kernel: where it is equal, so is the program."""
-        return self.sink, tuple(self.outputs), self.roles.value
+        return self.sink, tuple(self.outputs), frozenset(self.plans)
 
     @property
     def in_order(self) -> bool:
         """Whether its stores have an order, or will, as in kernels written by hand."""
         info = self.sink.arg
-        return self.roles.chained is not None or (info is not None and info.in_order)
+        return (info is not None and info.in_order) or self.plan(ChainedProducts) is not None
 
     @property
     def stores(self) -> list[UOp]:
@@ -95,13 +105,37 @@ class Kernel:
     @property
     def output_loops(self) -> list[UOp]:
         """Output axes that Opts can name: all loops but the one that threads share out."""
-        shared = self.roles.threads
+        threads = self.plan(Threads)
+        shared = None if threads is None else threads.axis
         return [r for r in self.outputs if r.arg.kind is LOOP and r.arg.id != shared]
 
     @property
     def first_reduction(self) -> int:
         """Where the axes of reductions begin in `axes`."""
         return len(self.output_loops)
+
+    def plan(self, kind: type[P]) -> P | None:
+        """The plan of a kind, None where there is none."""
+        for p in self.plans:
+            if isinstance(p, kind):
+                return p
+        return None
+
+    def plan_of(self, kind: type[A], axis: UOp) -> A | None:
+        """The plan of a kind for an axis, None where there is none."""
+        for p in self.plans:
+            if isinstance(p, kind) and p.axis == axis.arg.id:
+                return p
+        return None
+
+    def plans_of(self, kind: type[P]) -> list[P]:
+        """The plans of a kind."""
+        return [p for p in self.plans if isinstance(p, kind)]
+
+    def count(self, kind: type[KernelPlan]) -> int:
+        """The count of the plan of a kind, 0 where there is none."""
+        plan = self.plan(kind)
+        return 0 if plan is None else plan.count
 
     def accesses(self) -> list[Access]:
         """Every load and store with its strides."""
@@ -113,21 +147,26 @@ class Kernel:
         They cannot where a store writes what is read, unless different iterations are seen to store
         at different places; nor can the strips of a reduction, but all else can then.
         """
-        if self.roles.strips is not None:
-            return bool(axis.arg.id != self.roles.strips)
+        strips = self.plan(Strips)
+        if strips is not None:
+            return bool(axis.arg.id != strips.axis)
         stores = self.facts.stores_over_reads
-        if not stores or axis.arg.id in self.roles.apart:
+        if not stores or self.plan_of(MaskedTail, axis) is not None:
             return True
         return all([tells_apart(u.src[0].src[1], axis) for u in stores])
 
     # changing it
 
-    def copy(self) -> Kernel:
-        """The same; what is changed of one does not show in the other."""
-        other = copy(self)
-        other.outputs, other.applied = [*self.outputs], [*self.applied]
-        other.notes, other.roles = [*self.notes], self.roles.copy()
-        return other
+    def add(self, plan: KernelPlan) -> None:
+        """Takes in a plan, in place of one that it replaces."""
+        self.plans = (*[p for p in self.plans if not plan.replaces(p)], plan)
+
+    def move_plans(self, axis: UOp, to: int, *kinds: type[AxisPlan]) -> None:
+        """What plans of these kinds say of an axis becomes true of the one with another id."""
+        self.plans = tuple([
+            replace(p, axis=to) if isinstance(p, kinds) and p.axis == axis.arg.id else p
+            for p in self.plans
+        ])  # fmt: skip
 
     def new_range(self, size: Any, kind: AxisType) -> UOp:
         """A fresh axis."""
@@ -188,10 +227,11 @@ class Kernel:
 
     def slab_stage(self) -> UOp | None:
         """What windows load through scratch, if they do, with the axes that it spans there."""
-        if self.roles.slab is None:
+        halo = self.plan(Halo)
+        if halo is None:
             return None
         stages = self.facts.by_op[Ops.STAGE]
-        return next(u for u in stages if u.src[-1].arg.id == self.roles.slab.columns)
+        return next(u for u in stages if u.src[-1].arg.id == halo.slab.columns)
 
     def fills_slab(self, axis: UOp) -> bool:
         """Whether each step of an axis fills a slab of its own: such an axis stays a loop."""

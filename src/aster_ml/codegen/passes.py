@@ -8,14 +8,11 @@ its function. `docs/reference/passes.md` is made from this page.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.heuristic import choose_opts
-from aster_ml.codegen.cpu.panel import choose_panel
-from aster_ml.codegen.cpu.staging import choose_epilogue, choose_row
-from aster_ml.codegen.cpu.tails import choose_last_steps
+from aster_ml.codegen.cpu.staging import choose_row, choose_staging
 from aster_ml.codegen.decompose.ops import decompose_kernel
 from aster_ml.codegen.given_opts import as_simd, check_opt
 from aster_ml.codegen.gpu.chained_products import attend_in_order
@@ -25,10 +22,29 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.indices import lower_addresses
 from aster_ml.codegen.lower.linearize import check_scratch, linearize
 from aster_ml.codegen.lower.program_order import drop_work_groups, linearize_in_order
-from aster_ml.codegen.opts import Opt, OptOps, parse_opts
+from aster_ml.codegen.opts import Opt, parse_opts
 from aster_ml.codegen.pipelined_copies import pipeline_loop
 from aster_ml.codegen.pipelined_products import pipeline_products
 from aster_ml.codegen.pipelining import pipeline_rows
+from aster_ml.codegen.plans import (
+    ChainedProducts,
+    ChainedTiles,
+    ComputedEpilogue,
+    CopiesAhead,
+    Halo,
+    OverlappedExp,
+    PackedPanel,
+    PackedWords,
+    PeeledStep,
+    PipelinedFolds,
+    PipelinedStores,
+    PrefetchedBlocks,
+    ProducerWarp,
+    ResultTile,
+    RowSums,
+    TileEpilogue,
+    UnpackedOperand,
+)
 from aster_ml.codegen.prefetch import ask_for_next_blocks
 from aster_ml.codegen.producer import copy_apart
 from aster_ml.codegen.products_in_place import add_in_place
@@ -51,9 +67,7 @@ from aster_ml.codegen.transforms.unpacked import is_unpacked, split_at_blocks
 from aster_ml.codegen.transforms.unroll_stacks import share_loads
 from aster_ml.codegen.transforms.wide_fields import widen_fields
 from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS
-from aster_ml.errors import KernelOptError
 from aster_ml.target import INTERPRETER, Target
-from aster_ml.target.tensor_cores import ROWS
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -76,39 +90,14 @@ def written_with_groups(kernel: Kernel, target: Target) -> bool:
     return not target.has_local and target.kind != INTERPRETER and kernel.in_order
 
 
-def packs_words(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt STAGE words."""
-    return kernel.roles.word > 0 and not target.has_local
-
-
-def packs_panels(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt STAGE panel."""
-    return kernel.roles.panel is not None
-
-
-def limits_steps(kernel: Kernel, target: Target) -> bool:
-    """Other kernels of CPUs, unless NOOPT is set."""
-    return target.is_cpu and not target.has_local and not kernel.roles.word and not NOOPT
-
-
-def peels_steps(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt SPLIT last."""
-    return bool(kernel.roles.last_apart)
-
-
-def loops_over_results(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt STAGE tile or STAGE results."""
-    return kernel.roles.epilogue is not None
+def optimised(kernel: Kernel, target: Target) -> bool:
+    """Kernels of CPUs, unless NOOPT is set."""
+    return target.is_cpu and not NOOPT
 
 
 def folds_twice(kernel: Kernel, target: Target) -> bool:
     """Kernels of CPUs with several reductions."""
     return target.is_cpu and len(kernel.reduces) > 1
-
-
-def stands_in(kernel: Kernel, target: Target) -> bool:
-    """Kernels with operands that are read as if they were memory."""
-    return bool(kernel.roles.unpacked)
 
 
 def unpacks(kernel: Kernel, target: Target) -> bool:
@@ -119,41 +108,6 @@ def unpacks(kernel: Kernel, target: Target) -> bool:
 def multiplies_bytes(kernel: Kernel, target: Target) -> bool:
     """Kernels that load int8, of targets that multiply four of them at once."""
     return has_bytes(kernel, target) and not NOOPT
-
-
-def chains_products(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt TC chain."""
-    return kernel.roles.chained is not None
-
-
-def chains_boxes(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt TC chain of operands that boxes bring."""
-    return kernel.roles.chained is not None and ROWS[kernel.roles.chained[1]].in_group
-
-
-def pipelines_rows(kernel: Kernel, target: Target) -> bool:
-    """Kernels with an Opt PIPELINE."""
-    return kernel.roles.folded_early is not None or kernel.roles.stored_later is not None
-
-
-def pipelines_copies(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt PIPELINE copies."""
-    return kernel.roles.pipelined is not None and not kernel.roles.has_producer
-
-
-def has_producer(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt PIPELINE producer."""
-    return kernel.roles.has_producer and not kernel.roles.pipelines_products
-
-
-def pipelines_products(kernel: Kernel, target: Target) -> bool:
-    """Kernels with it, of attention whose powers wait for the next tile."""
-    return kernel.roles.has_producer and kernel.roles.pipelines_products
-
-
-def leaves_by_boxes(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt STAGE out."""
-    return kernel.roles.leaves is not None
 
 
 KERNEL = "kernel"
@@ -185,7 +139,8 @@ BEFORE_OPTS = (
 )  # fmt: skip
 AFTER_OPTS = (
     Pass(
-        "chain products", attend_in_order, applies=chains_products, needed=True, stage=KERNEL,
+        "chain products", attend_in_order, carries_out=(ChainedProducts, ChainedTiles),
+        needed=True, stage=KERNEL,
         why="first: nothing below takes the kernel that it was",
     ),
     Pass(
@@ -197,34 +152,34 @@ AFTER_OPTS = (
         why="before all that reads loops",
     ),
     Pass(
-        "unpack operands", unpack, applies=stands_in, needed=True, stage=KERNEL,
+        "unpack operands", unpack, carries_out=(UnpackedOperand,), needed=True, stage=KERNEL,
         why="after the loop order is final: it says how often a panel is filled",
     ),
     Pass(
-        "pack words", pack_words, applies=packs_words, stage=KERNEL,
+        "pack words", pack_words, carries_out=(PackedWords,), stage=KERNEL,
         why="after the loop order is final: it says how often a panel is filled",
     ),
     Pass(
-        "pack panels", pack_panels, applies=packs_panels, stage=KERNEL,
+        "pack panels", pack_panels, carries_out=(PackedPanel,), stage=KERNEL,
         why="after the loop order is final: it says how often a panel is filled",
     ),
     Pass(
-        "limit trip counts", limit_reductions, applies=limits_steps, stage=KERNEL,
+        "limit trip counts", limit_reductions, applies=optimised, stage=KERNEL,
         why="after panels, which are filled for every step",
     ),
     Pass(
-        "peel last steps", run_last_steps_apart, applies=peels_steps, stage=KERNEL,
+        "peel last steps", run_last_steps_apart, carries_out=(PeeledStep,), stage=KERNEL,
         why="after panels, and on the trip counts that are left",
     ),
     Pass(
-        "accumulate rows", sum_rows, applies=on_cpu, stage=KERNEL,
+        "accumulate rows", sum_rows, carries_out=(RowSums,), stage=KERNEL,
         why="once it is known which part of a row a thread has",
     ),
     Pass(
         "fill rows", fill_rows, applies=on_cpu, stage=KERNEL,
         why="once lanes are final: scratch is filled and read with the same ones",
     ),
-    Pass("fill halos", fill_slab, applies=on_cpu, stage=KERNEL, why="as rows"),
+    Pass("fill halos", fill_slab, carries_out=(Halo,), stage=KERNEL, why="as rows"),
     Pass(
         "multiply words", multiply_words, applies=multiplies_bytes, stage=KERNEL,
         why="once SIMD lanes are final: a DOT is of whole SIMD values",
@@ -242,7 +197,8 @@ AFTER_OPTS = (
         why="once SIMD accumulators are final",
     ),
     Pass(
-        "loop over results of a tile", finish_in_loop, applies=loops_over_results, stage=KERNEL,
+        "loop over results of a tile", finish_in_loop,
+        carries_out=(TileEpilogue, ComputedEpilogue), stage=KERNEL,
         why="after all that changes the loops of sums",
     ),
     Pass(
@@ -250,7 +206,8 @@ AFTER_OPTS = (
         why="once lanes say for how many results a divisor is the same",
     ),
     Pass(
-        "prefetch next blocks", ask_for_next_blocks, stage=KERNEL,
+        "prefetch next blocks", ask_for_next_blocks, carries_out=(PrefetchedBlocks,),
+        stage=KERNEL,
         why="once loops are final: what it walks is the tile of the outputs",
     ),
     Pass(
@@ -268,27 +225,27 @@ AFTER_OPTS = (
 )  # fmt: skip
 ON_LINEAR = (
     Pass(
-        "pipeline rows", pipeline_rows, applies=pipelines_rows,
+        "pipeline rows", pipeline_rows, carries_out=(PipelinedFolds, PipelinedStores),
         why="on the list: a row and the next one are not told apart in a graph",
     ),
     Pass(
-        "add products in place", add_in_place, applies=chains_boxes,
+        "add products in place", add_in_place, carries_out=(ChainedTiles,),
         why="before copies ahead: a product is waited for where its sum is read",
     ),
     Pass(
-        "copy ahead", pipeline_loop, applies=pipelines_copies, needed=True,
+        "copy ahead", pipeline_loop, carries_out=(CopiesAhead,), needed=True,
         why="on the list: a step and a later one are not told apart in a graph",
     ),
     Pass(
-        "copy apart", copy_apart, applies=has_producer, needed=True,
+        "copy apart", copy_apart, carries_out=(ProducerWarp,), needed=True,
         why="as copies ahead",
     ),
     Pass(
-        "multiply ahead", pipeline_products, applies=pipelines_products, needed=True,
+        "multiply ahead", pipeline_products, carries_out=(OverlappedExp,), needed=True,
         why="as copies ahead",
     ),
     Pass(
-        "drain boxes", drain_boxes, applies=leaves_by_boxes, needed=True,
+        "drain boxes", drain_boxes, carries_out=(ResultTile,), needed=True,
         why="once it is known who has which role, and which loops are around results",
     ),
     Pass(
@@ -296,28 +253,23 @@ ON_LINEAR = (
         why="once nothing adds scratch any more",
     ),
 )  # fmt: skip
-# What the default policy decides once the passes before one have run, by the name of that pass.
-CHOICES: dict[str, Callable[[Kernel, Target], None]] = {
-    "pack panels": choose_panel,
-    "peel last steps": choose_last_steps,
-    "loop over results of a tile": choose_epilogue,
-}
 # What becomes of a graph once its passes are done.
 LINEARIZE = Pass("linearize", linearize, why="the graph becomes a list", needed=True)
 
 
-def run_passes(
-    passes: tuple[Pass, ...], kernel: Kernel, target: Target, clock: PassClock, plain: bool,
-    choosing: bool = False,
-) -> None:  # fmt: skip
-    """Runs those that apply to the kernel; of a `plain` one those that are needed.
+def is_due(step: Pass, kernel: Kernel, target: Target) -> bool:
+    """Whether a kernel has a plan of just the kind that a pass carries out, or it applies to it."""
+    if step.carries_out:
+        return not {*map(type, kernel.plans)}.isdisjoint(step.carries_out)
+    return step.applies is None or step.applies(kernel, target)
 
-    While `choosing`, the policy applies the Opts that it decides on between passes.
-    """
+
+def run_passes(
+    passes: tuple[Pass, ...], kernel: Kernel, target: Target, clock: PassClock, plain: bool
+) -> None:
+    """Runs those that apply to the kernel; of a `plain` one those that are needed."""
     for step in passes:
-        if choosing and step.name in CHOICES and limits_steps(kernel, target):
-            CHOICES[step.name](kernel, target)
-        if (step.needed or not plain) and (step.applies is None or step.applies(kernel, target)):
+        if (step.needed or not plain) and is_due(step, kernel, target):
             step.run(kernel, target)
             clock(step, kernel.sink)
 
@@ -335,33 +287,6 @@ def schedule_kernel(
     Of Opts that were written `by_hand`, an UPCAST may be SIMD. With a `rank`, the SIMD axis is not
     the one that costs least, but one of the next.
     """
-    kernel = arranged(ast, target, opts, by_hand, rank, plain)
-    if plain or NOOPT or not (opts is None or by_hand) or kernel.in_order:
-        return kernel
-    if opts is not None or not pipelines(kernel):
-        later = kernel.copy()
-        run_passes(AFTER_OPTS, later, target, PassClock(), plain, choosing=True)
-        for opt in later.applied[len(kernel.applied) :]:
-            apply(kernel, opt)
-    else:
-        # Whether loops fit into one another shows once they are in order.
-        found = fitting(ast, target, arranged(ast, target, rank=rank))[1]
-        if found != tuple(kernel.applied):
-            fewer = arranged(ast, target, found)
-            fewer.notes = kernel.notes
-            return fewer
-    return kernel
-
-
-def arranged(
-    ast: UOp,
-    target: Target,
-    opts: tuple[Opt, ...] | None = None,
-    by_hand: bool = False,
-    rank: int = 0,
-    plain: bool = False,
-) -> Kernel:
-    """The kernel by the given Opts, or by the cost, which may name a PIPELINE that does not fit."""
     kernel = Kernel(ast)
     if plain or (NOOPT and opts is None):
         return kernel
@@ -377,29 +302,11 @@ def arranged(
         for opt in opts:
             check_opt(kernel, opt, target)
             apply(kernel, as_simd(kernel, opt, opts) if by_hand else opt)
+    if (opts is None or by_hand) and optimised(kernel, target) and not kernel.in_order:
+        choose_staging(kernel, target)
     for w in WATCHERS:
         w.arranged(kernel, target)
     return kernel
-
-
-def pipelines(kernel: Kernel) -> list[str]:
-    """The kinds of PIPELINE that a kernel has."""
-    return [opt.kind for opt in kernel.applied if opt.op is OptOps.PIPELINE]
-
-
-def fitting(ast: UOp, target: Target, kernel: Kernel) -> tuple[Linear, tuple[Opt, ...]]:
-    """The program of a kernel that the cost has arranged, without a PIPELINE that does not fit."""
-    opts, left = tuple(kernel.applied), ["PIPELINE folds", "PIPELINE stores"]
-    while True:
-        try:
-            return finished(ast, target, kernel, choosing=True)
-        except KernelOptError:
-            kinds = [kind for kind in left if kind in pipelines(kernel)]
-            if not kinds:
-                raise
-            left.remove(kinds[0])
-            opts = tuple([opt for opt in opts if opt.kind != kinds[0]])
-            kernel = arranged(ast, target, opts)
 
 
 def lower(
@@ -417,19 +324,10 @@ def lower(
     if opts is None and ast.arg is not None and ast.arg.opts is not None:
         opts, by_hand = parse_opts(ast.arg.opts), True
     plain = plain or (ast.arg is not None and ast.arg.in_order)
-    kernel = arranged(ast, target, opts, by_hand, plain=plain)
-    if opts is None and pipelines(kernel):
-        return fitting(ast, target, kernel)
-    return finished(ast, target, kernel, plain, not plain and (opts is None or by_hand))
-
-
-def finished(
-    ast: UOp, target: Target, kernel: Kernel, plain: bool = False, choosing: bool = False
-) -> tuple[Linear, tuple[Opt, ...]]:
-    """The list of nodes of a kernel whose axes are arranged."""
+    kernel = schedule_kernel(ast, target, opts, by_hand, plain=plain)
     clock = PassClock()
     plain = plain or kernel.in_order
-    run_passes(AFTER_OPTS, kernel, target, clock, plain, choosing and not plain)
+    run_passes(AFTER_OPTS, kernel, target, clock, plain)
     name = (kernel.sink if kernel.in_order else ast).arg
     name = name and name.name
     if kernel.in_order:
@@ -438,7 +336,7 @@ def finished(
         linear = linearize(kernel.sink, kernel.outputs, name or kernel_name(kernel))
     clock(LINEARIZE, linear)
     for step in ON_LINEAR:
-        if step.applies is None or step.applies(kernel, target):
+        if is_due(step, kernel, target):
             linear = step.run(linear, kernel, target)
             clock(step, linear)
     return linear, tuple(kernel.applied)

@@ -25,6 +25,7 @@ from dataclasses import replace
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.linearize import memory_of
+from aster_ml.codegen.plans import ChainedProducts, CopiesAhead, CopyPipeline, SharedTile
 from aster_ml.codegen.products_in_place import settle_where_read, settled
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
@@ -43,10 +44,12 @@ STAGE_NBYTES = 128
 REPEATED = frozenset({Ops.BARRIER, Ops.COMMIT, Ops.WAIT, Ops.SETTLE, Ops.ROLE, Ops.END})
 
 
-def pipeline_copies(kernel: Kernel, axis: UOp, stages: int) -> None:
+def pipeline_copies(
+    kernel: Kernel, axis: UOp, stages: int, kind: type[CopyPipeline] = CopiesAhead
+) -> None:
     """The strips along an axis of a reduction are copied to local memory ahead of their use."""
-    chained = kernel.roles.chained is not None
-    if axis.arg.kind is not AxisType.REDUCE or (kernel.roles.staged is None and not chained):
+    staged = kernel.plan(SharedTile) or kernel.plan(ChainedProducts)
+    if axis.arg.kind is not AxisType.REDUCE or staged is None:
         raise KernelOptError("a reduction is wanted whose loads STAGE local takes through memory")
     if stages < 2:
         raise KernelOptError("2 stages are the fewest: one is filled while another is used")
@@ -57,7 +60,7 @@ def pipeline_copies(kernel: Kernel, axis: UOp, stages: int) -> None:
             f"r{axis.arg.id} has another loop of its sum inside, which fills local memory at each "
             "turn; the innermost axis that is summed is wanted"
         )
-    kernel.roles.pipelined = (axis.arg.id, stages)
+    kernel.add(kind(axis=axis.arg.id, count=stages))
 
 
 def is_innermost(kernel: Kernel, axis: UOp) -> bool:
@@ -82,8 +85,9 @@ def loop_of(linear: Linear, kernel: Kernel, target: Target) -> tuple[Linear, int
 
     Raises: KernelOptError where the loop is not there.
     """
-    assert kernel.roles.pipelined is not None
-    axis_id, stages = kernel.roles.pipelined
+    plan = kernel.plan(CopyPipeline)
+    assert plan is not None
+    axis_id, stages = plan.axis, plan.count
     uops = linear.uops
     start = next((i for i, u in enumerate(uops) if u.op is Ops.RANGE and u.arg.id == axis_id), None)
     if start is None:

@@ -39,6 +39,7 @@ from typing import NamedTuple
 from aster_ml.codegen.analysis import Facts
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.linearize import memory_of
+from aster_ml.codegen.plans import PipelinedFolds, PipelinedStores
 from aster_ml.codegen.staging.stage import new_stage
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import KernelOptError
@@ -120,7 +121,7 @@ def pipeline_stores(kernel: Kernel, axis: UOp) -> None:
         raise KernelOptError(
             "an output axis is wanted each step of which keeps a row in scratch and stores one"
         )
-    kernel.roles.stored_later = axis.arg.id
+    kernel.add(PipelinedStores(axis=axis.arg.id))
 
 
 def pipeline_folds(kernel: Kernel, axis: UOp) -> None:
@@ -130,12 +131,12 @@ def pipeline_folds(kernel: Kernel, axis: UOp) -> None:
             "an output axis is wanted each step of which folds twice in loops of as many "
             "turns, first a row of memory into one number"
         )
-    kernel.roles.folded_early = axis.arg.id
+    kernel.add(PipelinedFolds(axis=axis.arg.id))
 
 
 def stored_row(kernel: Kernel) -> tuple[UOp, UOp] | None:
     """Of rows that are stored one step later, the STAGE and where stores read it."""
-    axes = [r for r in kernel.outputs if r.arg.id == kernel.roles.stored_later]
+    axes = [r for r in kernel.outputs if kernel.plan_of(PipelinedStores, r) is not None]
     return row_stage(kernel.facts, kernel.outputs, axes[0]) if axes else None
 
 
@@ -144,11 +145,12 @@ def stored_row(kernel: Kernel) -> tuple[UOp, UOp] | None:
 
 def pipeline_rows(linear: Linear, kernel: Kernel, target: Target) -> Linear:
     """A part of the work on a row runs in the loops of another row, as PIPELINE says."""
-    if kernel.roles.folded_early is not None:
-        linear = fold_early(linear, kernel.roles.folded_early)
-    if kernel.roles.stored_later is not None:
+    early, later = kernel.plan(PipelinedFolds), kernel.plan(PipelinedStores)
+    if early is not None:
+        linear = fold_early(linear, early.axis)
+    if later is not None:
         # After folds, which it may not move.
-        linear = store_later(linear, kernel.roles.stored_later)
+        linear = store_later(linear, later.axis)
     return linear
 
 
@@ -283,7 +285,13 @@ class FoldsEarly(Pipeline):
         self.first, self.last = first, last
         uops = linear.uops
         self.row = uops[start]
-        self.before = uops[start + 1 : first.loops[0]]
+        before = uops[start + 1 : first.loops[0]]
+        # What is loaded, or made of that, and listed too early, stands behind the fold as well.
+        self.aside: dict[UOp, None] = {}
+        for u in before:
+            if u.op is Ops.LOAD or not self.aside.keys().isdisjoint(sources(u)):
+                self.aside[u] = None
+        self.before = [u for u in before if u not in self.aside]
         self.fold = uops[first.loops[0] : first.ends[0] + 1]
         # What is computed from the number of the row: its places, for one.
         self.computed = [u for u in self.before if u.op in ELEMENTWISE]
@@ -301,6 +309,8 @@ class FoldsEarly(Pipeline):
         return (
             self.first.sizes(uops) in (sizes, [prod(sizes)])
             and set(self.before) <= {*self.computed, *self.regs}
+            and all([u.op is Ops.LOAD or u.op in ELEMENTWISE for u in self.aside])
+            and self.aside.keys().isdisjoint(toposort(*self.fold))
             and all([m.op is Ops.PARAM and m not in stored for m in read])
             and all([is_total(u) for u in self.totals])
             and self.row.src[0].op is Ops.CONST
@@ -327,7 +337,7 @@ class FoldsEarly(Pipeline):
         known = dict(zip(self.totals, loaded, strict=True))
         rest = self.first.ends[0] + 1
         begin, end = self.last.loops[0], self.last.ends[0] + 1
-        new += self.changed(uops[rest:begin], known)
+        new += self.changed([*self.aside, *uops[rest:begin]], known)
         new += self.together(known, kept)
         new += [unread.store(zero), *self.changed(uops[end : self.stop], known)]
         return self.listed([*new, *uops[self.stop :]])

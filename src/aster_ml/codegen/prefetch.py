@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from aster_ml.codegen.analysis import Access, Facts
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.plans import PrefetchedBlocks, RowSums
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv, prod
@@ -248,12 +249,12 @@ def prefetch(kernel: Kernel, axis: UOp, steps: int) -> None:
     (`ask_for_next_blocks`).
     """
     if not kernel.reduces and any([find_block(kernel.outputs, axis, a) for a in kernel.accesses()]):
-        kernel.roles.prefetched = axis.arg.id
+        kernel.add(PrefetchedBlocks(axis=axis.arg.id))
         return
     passes = row_passes(kernel.facts, axis) if axis in kernel.outputs else []
     aside: list[tuple[Access, int]] = []
     if axis in kernel.outputs and not passes:
-        aside = tile_loads(kernel.facts, axis, kernel.roles.row_steps) or broadcast_rows(
+        aside = tile_loads(kernel.facts, axis, kernel.count(RowSums)) or broadcast_rows(
             kernel.facts, axis
         )
         aside = aside or broadcast_columns(kernel.facts, axis)
@@ -290,9 +291,7 @@ def ask_for_next_blocks(kernel: Kernel, target: Target) -> None:
     Raises: KernelOptError where an Opt asks for that and there are no blocks.
     """
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    axis = next((r for r in loops if r.arg.id == kernel.roles.prefetched), None)
-    if kernel.roles.prefetched is None:
-        return
+    axis = next((r for r in loops if kernel.plan_of(PrefetchedBlocks, r) is not None), None)
     asks: list[UOp] = []
     for a in kernel.accesses():
         block = find_block(kernel.outputs, axis, a) if axis is not None else None

@@ -22,6 +22,7 @@ from aster_ml.codegen.pipelined_copies import (
     needed_by,
     pipeline_copies,
 )
+from aster_ml.codegen.plans import ProducerWarp
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
@@ -37,8 +38,7 @@ OWN = 40
 
 def with_producer(kernel: Kernel, axis: UOp, stages: int) -> None:
     """Strips along an axis of a reduction are copied ahead by work-items of their own."""
-    pipeline_copies(kernel, axis, stages)
-    kernel.roles.has_producer = True
+    pipeline_copies(kernel, axis, stages, ProducerWarp)
 
 
 def copy_apart(linear: Linear, kernel: Kernel, target: Target) -> Linear:

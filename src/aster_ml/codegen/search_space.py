@@ -15,7 +15,8 @@ from aster_ml.codegen.gpu import moves
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.passes import schedule_kernel
-from aster_ml.codegen.tails import can_overlap
+from aster_ml.codegen.plans import Fragments
+from aster_ml.codegen.tails import can_overlap, shifted_lanes
 from aster_ml.errors import InternalError, KernelOptError
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
@@ -96,7 +97,7 @@ def applied(ast: UOp, target: Target, opts: Opts) -> Kernel | None:
 
 def is_small(kernel: Kernel) -> bool:
     """Whether the loop body stays within bounds; lanes of a tensor core are few instructions."""
-    if kernel.roles.fragments is not None:
+    if kernel.plan(Fragments) is not None:
         return True
     nodes = kernel.facts.order
     lanes = [int(r.src[0].vmax) for r in nodes if r.op is Ops.RANGE and r.arg.kind.is_lane]
@@ -141,7 +142,7 @@ def additions(kernel: Kernel) -> Iterator[Opts]:
     reduced = {axis_name(r): r for r in kernel.facts.reduced}
     for axis, r in (outputs | reduced).items():
         for n in (2, 3, 4, 6, 8, 16):
-            uneven = axis in outputs and size_of(r) % n and r.arg.id not in kernel.roles.early
+            uneven = axis in outputs and size_of(r) % n and shifted_lanes(kernel, r) is None
             yield (Opt(OptOps.UPCAST, axis, n, "shift" if uneven else ""),)
     for axis, r in reduced.items():
         for n in (2, 3, 4, 5, 7, 8):

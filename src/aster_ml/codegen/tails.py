@@ -14,10 +14,19 @@ peel: the rest of a reduction is one of its own; it alone may run over the axis 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from aster_ml.codegen.kernel import Kernel, identity
+from aster_ml.codegen.plans import (
+    MaskedTail,
+    PeeledStep,
+    ShiftedLanes,
+    ShiftedLoop,
+    ShiftedTail,
+    ShiftedTile,
+    Strips,
+)
 from aster_ml.codegen.prefetch import own_nodes
-from aster_ml.codegen.roles import OverlappedSplit, ShiftedTail
 from aster_ml.codegen.transforms.trip_counts import masks_of_last, without_conditions
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
@@ -28,13 +37,18 @@ from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import before_last, size_of
 from aster_ml.uop.rules.conditions import conditions_of
 
+# What a tail is that starts early, by the kind of the steps that are split off; else a loop's.
+SHIFTED: dict[AxisType, type[ShiftedTail]] = {
+    AxisType.VECTOR: ShiftedLanes,
+    AxisType.UPCAST: ShiftedTile,
+}
 # Of zeros they make zeros.
 KEEP_ZERO = frozenset({Ops.MUL, Ops.ADD, Ops.SUB, Ops.NEG, Ops.CAST})
 
 
 def can_overlap(kernel: Kernel) -> bool:
     """Whether the same element may be computed twice: of strips it is stored the first time."""
-    return kernel.roles.strips is not None or not kernel.facts.stores_over_reads
+    return kernel.plan(Strips) is not None or not kernel.facts.stores_over_reads
 
 
 def can_peel(kernel: Kernel, axis: UOp) -> bool:
@@ -43,13 +57,26 @@ def can_peel(kernel: Kernel, axis: UOp) -> bool:
     return len(mine) == 1 and not any(axis in u.ranges for u in kernel.reduces if u is not mine[0])
 
 
+def shifted_lanes(kernel: Kernel, axis: UOp) -> ShiftedLanes | None:
+    """The tail of the SIMD lanes of an axis, if that starts early and nothing else is split off."""
+    for tail in kernel.plans_of(ShiftedLanes):
+        if tail.axis == axis.arg.id and axis.src[0].arg == ceildiv(tail.size, tail.count):
+            return tail if before_last(axis, tail.size, tail.count) in kernel.facts.order else None
+    return None
+
+
+def overlaps(kernel: Kernel) -> bool:
+    """Whether some elements are computed twice, those of register tiles aside."""
+    return any([not isinstance(p, ShiftedTile) for p in kernel.plans_of(ShiftedTail)])
+
+
 def may_split(kernel: Kernel, axis: UOp, lanes: int) -> bool:
     """Whether UPCAST may split so many lanes off an axis."""
-    size, early = axis.src[0], kernel.roles.early.get(axis.arg.id)
+    size, tail = axis.src[0], shifted_lanes(kernel, axis)
     if kernel.fills_slab(axis):
         return False
-    if early is not None:
-        return 1 < lanes <= early.size // early.lanes
+    if tail is not None:
+        return 1 < lanes <= tail.size // tail.count
     return size.const_factor() % lanes == 0
 
 
@@ -57,8 +84,9 @@ def split_lanes(kernel: Kernel, axis: UOp, lanes: int, kind: AxisType) -> None:
     """Splits lanes off an axis; SIMD lanes that do not divide it start early at its end."""
     size = axis.src[0]
     uneven = size.op is Ops.CONST and 0 < lanes < size.arg and size.arg % lanes
-    if axis.arg.id in kernel.roles.early and kind is AxisType.UPCAST:
-        widen_shifted(kernel, axis, lanes)
+    tail = shifted_lanes(kernel, axis) if kind is AxisType.UPCAST else None
+    if tail is not None:
+        widen_shifted(kernel, axis, tail, lanes)
     elif kind is AxisType.VECTOR and uneven and axis in kernel.outputs:
         shift_inwards(kernel, axis, lanes, kind)
     else:
@@ -72,7 +100,9 @@ def shift_inwards(kernel: Kernel, axis: UOp, lanes: int, kind: AxisType) -> None
     nobody sees as long as the kernel does not read what it stores. Strips do, so they store it
     once.
     """
-    if axis not in kernel.outputs or axis.arg.id == kernel.roles.strips or not can_overlap(kernel):
+    strips = kernel.plan(Strips)
+    is_strip = strips is not None and axis.arg.id == strips.axis
+    if axis not in kernel.outputs or is_strip or not can_overlap(kernel):
         raise KernelOptError("an output axis of a kernel that reads no output is wanted")
     size = axis.src[0]
     if size.op is not Ops.CONST or not 0 < lanes <= size.arg:
@@ -83,31 +113,21 @@ def shift_inwards(kernel: Kernel, axis: UOp, lanes: int, kind: AxisType) -> None
     if size.arg % lanes == 0:
         return kernel.split(axis, lanes, kind)
     inner = kernel.new_range(lanes, kind)
-    if kind is AxisType.UPCAST:
-        kernel.roles.twice = {
-            **kernel.roles.twice,
-            axis.arg.id: OverlappedSplit(inner.arg.id, lanes, size.arg),
-        }
-    else:
-        kernel.roles.overlaps = True
+    shifted = SHIFTED.get(kind, ShiftedLoop)
+    kernel.add(shifted(axis=axis.arg.id, count=lanes, size=size.arg, inner=inner.arg.id))
     steps = UOp.index_const(ceildiv(size.arg, lanes))
     outer = UOp(Ops.RANGE, axis.dtype, (steps,), axis.arg)
     short = before_last(outer, size.arg, lanes)
     start = index_alu(Ops.SUB, UOp.index_const(size.arg - lanes), short)
-    if kind is AxisType.VECTOR:
-        kernel.roles.early = {
-            **kernel.roles.early,
-            axis.arg.id: ShiftedTail(short, size.arg, lanes),
-        }
     kernel.outputs = [x for r in kernel.outputs for x in ((outer, inner) if r is axis else (r,))]
     kernel.rewrite({axis: index_alu(Ops.ADD, start, inner)}, {axis: (outer, inner)})
-    if kernel.roles.strips is not None:
+    if strips is not None:
         store_where(kernel, first_time(outer, inner, size.arg, lanes))
 
 
-def widen_shifted(kernel: Kernel, axis: UOp, count: int) -> None:
+def widen_shifted(kernel: Kernel, axis: UOp, tail: ShiftedLanes, count: int) -> None:
     """`count` SIMD values side by side, the last of which start early together."""
-    short, size, lanes = kernel.roles.early[axis.arg.id]
+    size, lanes = tail.size, tail.count
     wide = count * lanes
     if not lanes < wide <= size:
         raise KernelOptError(
@@ -117,12 +137,19 @@ def widen_shifted(kernel: Kernel, axis: UOp, count: int) -> None:
     inner = kernel.new_range(count, AxisType.UPCAST)
     outer = UOp(Ops.RANGE, axis.dtype, (UOp.index_const(ceildiv(size, wide)),), axis.arg)
     held = before_last(outer, size, wide)
-    kernel.roles.early = {**kernel.roles.early, axis.arg.id: ShiftedTail(held, size, wide)}
+    kernel.plans = tuple([replace(p, count=wide) if p is tail else p for p in kernel.plans])
     # size - lanes - short is to become size - wide - held + inner * lanes.
     before = index_alu(Ops.SUB, UOp.index_const(count - 1), inner)
     before = index_alu(Ops.ADD, held, index_alu(Ops.MUL, before, UOp.index_const(lanes)))
+    # Strips ask which steps are the first to compute an element.
+    lane = next(r for r in kernel.outputs if r.arg.id == tail.inner)
+    step = index_alu(Ops.ADD, index_alu(Ops.MUL, inner, UOp.index_const(lanes)), lane)
+    changes = {
+        before_last(axis, size, lanes): before,
+        first_time(axis, lane, size, lanes): first_time(outer, step, size, wide),
+    }
     kernel.outputs = [x for r in kernel.outputs for x in ((outer, inner) if r is axis else (r,))]
-    kernel.rewrite({short: before}, {axis: (outer, inner)})
+    kernel.rewrite(changes, {axis: (outer, inner)})
 
 
 def first_time(outer: UOp, inner: UOp, size: int, lanes: int) -> UOp:
@@ -155,7 +182,7 @@ def mask_tail(kernel: Kernel, axis: UOp, multiple: int) -> None:
     if new is axis:
         return
     if axis in kernel.outputs and kernel.may_reorder(axis):
-        kernel.roles.apart |= {axis.arg.id}
+        kernel.add(MaskedTail(axis=axis.arg.id))
     inside = new < size
     changes: dict[UOp, UOp] = {}
     for u in kernel.facts.order:
@@ -233,13 +260,14 @@ def run_last_steps_apart(kernel: Kernel, target: Target) -> None:
     Raises: KernelOptError where other Opts have left no such loop.
     """
     changes: dict[UOp, UOp] = {}
+    peeled = {p.axis for p in kernel.plans_of(PeeledStep)}
     for u in kernel.reduces:
         for r in u.src[1:]:
-            if r.arg.id in kernel.roles.last_apart and u not in changes and can_peel(kernel, r):
+            if r.arg.id in peeled and u not in changes and can_peel(kernel, r):
                 conditions = masks_of(u, r)
                 if conditions:
                     changes[u] = in_two(kernel, u, r, conditions)
-    if len(changes) < len(kernel.roles.last_apart):
+    if len(changes) < len(peeled):
         raise KernelOptError(
             "SPLIT last: loops of reductions are wanted of which the last step alone is masked; "
             "other Opts have left none"
@@ -247,16 +275,17 @@ def run_last_steps_apart(kernel: Kernel, target: Target) -> None:
     kernel.sink = substitute(kernel.sink, changes)
 
 
-def masks_of(u: UOp, r: UOp) -> frozenset[UOp]:
+def masks_of(u: UOp, r: UOp, ungated: UOp | None = None) -> frozenset[UOp]:
     """What masks SIMD lanes of a reduction at the last step of a loop and at no other; or nothing.
 
-    Nothing too where the body goes through scratch that all of the row shares.
+    Nothing too where the body goes through scratch that all of the row shares. An `ungated` load
+    reads scratch that is filled beforehand, with the mask.
     """
     lane = next((x for x in u.src[1:] if x.arg.kind is AxisType.VECTOR), None)
     if lane is None or r.arg.kind.is_lane or holds(u.src[0], {Ops.STAGE}):
         return frozenset()
     inside = own_nodes(u.src[0])
-    gates = [x.src[1] for x in inside if x.op is Ops.LOAD and x.src[1:]]
+    gates = [x.src[1] for x in inside if x.op is Ops.LOAD and x.src[1:] and x is not ungated]
     gates += [x.src[0] for x in inside if x.op is Ops.WHERE]
     return masks_of_last(gates, r, lane)
 

@@ -28,16 +28,18 @@ else:
 class Pass(NamedTuple):
     """One step from graph to graph.
 
-    `run` does it; its docstring says what becomes of what. `applies` says whether it is done to a
-    graph (None: always), its docstring to which; `why` says why it stands where it does. A pass
-    that is `needed` runs on plain kernels too; all others only make programs faster. `stage` names
-    the specification that its result is held to.
+    `run` does it; its docstring says what becomes of what. It `carries_out` plans of these kinds,
+    and runs where there is one; without them `applies` says whether it is done to a graph (None:
+    always), its docstring to which. `why` says why it stands where it does. A pass that is `needed`
+    runs on plain kernels too; all others only make programs faster. `stage` names the specification
+    that its result is held to.
     """
 
     name: str
     run: Callable[..., Any]
     why: str
     applies: Callable[..., bool] | None = None
+    carries_out: tuple[type[Any], ...] = ()
     needed: bool = False
     stage: str | None = None
 

@@ -316,7 +316,7 @@ class Recorder(Watcher):
             fired, seconds = self.taken()
             entry = PassEntry("opt", kernel.sink, seconds, fired, repr(opt), kernel)
             self.here.part.entries.append(entry)
-            # Until `arranged` says all of them; some come later, between passes.
+            # Until `arranged` says all of them.
             self.here.part.opts.append(repr(opt))
 
     @harmless

@@ -15,6 +15,7 @@ from aster_ml.codegen.cpu.tails import SHORT_AXIS, uneven_sides
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.codegen.passes import lower, schedule_kernel
+from aster_ml.codegen.plans import Threads
 from aster_ml.device import Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel, render
@@ -194,6 +195,7 @@ def test_packed_products_are_right(shape: tuple[int, int, int]) -> None:
         "KBLOCK(0,5,row) VECTOR(1,16) THREAD(1,0)",
         "KBLOCK(0,3,row) UPCAST(1,7,shift) UPCAST(0,5,shift)",
         "KBLOCK(0,32,row) SPLIT(1,5,loop) THREAD(0,2)",
+        "KBLOCK(0,5,output) VECTOR(2,5) UPCAST(2,2,shift)",
     ],
 )
 def test_any_schedule_gives_the_same_product(text: str) -> None:
@@ -527,7 +529,7 @@ def test_one_axis_is_shared_out_over_threads_and_becomes_thread_when_lowered() -
     ast = kernel_of(memory(256, 64) + 1)
     kernel = schedule_kernel(ast, CPU, (Opt(OptOps.THREAD, 0),))
     assert [r.arg.kind for r in kernel.outputs] == [AxisType.LOOP]
-    assert kernel.roles.threads == kernel.outputs[0].arg.id
+    assert kernel.plan_of(Threads, kernel.outputs[0]) is not None
     assert not kernel.axes
     with pytest.raises(KernelOptError, match="shared out"):
         make_thread(kernel, kernel.outputs[0], 0)

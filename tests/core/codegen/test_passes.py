@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,10 +11,9 @@ from aster_ml import Context, Tensor
 from aster_ml.codegen import passes
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.passes import lower, schedule_kernel
-from aster_ml.errors import InternalError, KernelOptError
+from aster_ml.errors import InternalError
 from aster_ml.schedule import plan
 from aster_ml.target import Target
-from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.passes import PASS_TOTALS, Pass, recorded
 from tests.core.kernel_checks import kernel_of, memory
@@ -101,21 +101,22 @@ def test_plain_kernels_have_the_passes_that_are_needed_and_no_other() -> None:
     assert {step.name for step in steps} <= needed
 
 
-def test_a_pipeline_that_does_not_fit_is_left_out_by_the_cost_and_refused_by_hand(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda: memory(8, 256).softmax(),
+        lambda: memory(33, 165) @ memory(165, 4),
+        lambda: memory(8, 700).log_softmax(),
+        lambda: (memory(96, 96) @ memory(96, 96).T).gelu(),
+    ],
+)
+def test_all_opts_are_chosen_before_the_first_pass_that_carries_them_out(
+    value: Callable[[], Tensor],
 ) -> None:
-    def refuse(linear: Linear, kernel: Kernel, target: Target) -> Linear:
-        if kernel.roles.folded_early is not None:
-            raise KernelOptError("it does not fit")
-        return linear
-
-    kernel = kernel_of(memory(8, 256).softmax())
-    named = tuple(schedule_kernel(kernel, FIRST_CACHE).applied)
-    assert any(opt.kind == "PIPELINE folds" for opt in named)
-    put_in_place(monkeypatch, "codegen.passes.pipeline_rows", refuse)
+    kernel = kernel_of(value())
+    with recorded() as steps:
+        chosen = tuple(schedule_kernel(kernel, FIRST_CACHE).applied)
+    assert {step.name for step in steps} <= {step.name for step in passes.BEFORE_OPTS}
     linear, opts = lower(kernel, FIRST_CACHE)
-    assert opts == tuple(opt for opt in named if opt.kind != "PIPELINE folds")
-    assert tuple(schedule_kernel(kernel, FIRST_CACHE).applied) == opts
-    assert lower(kernel, FIRST_CACHE, opts)[0] == linear
-    with pytest.raises(KernelOptError, match="does not fit"):
-        lower(kernel, FIRST_CACHE, named)
+    assert opts == chosen
+    assert lower(kernel, FIRST_CACHE, chosen) == (linear, chosen)

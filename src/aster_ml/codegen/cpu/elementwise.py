@@ -32,13 +32,14 @@ from aster_ml.codegen.decompose.slots import takes_long
 from aster_ml.codegen.estimate import pays_threads
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.pipelining import folds_of_next, row_stage
+from aster_ml.codegen.plans import RowSums
 from aster_ml.codegen.prefetch import (
     longest,
     own_nodes,
     row_passes,
     walks_rows,
 )
-from aster_ml.codegen.tails import can_overlap, may_split
+from aster_ml.codegen.tails import can_overlap, may_split, shifted_lanes
 from aster_ml.codegen.transforms.shared_division import axes_sharing, shared_quotients
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.uop.node import UOp
@@ -88,13 +89,13 @@ def share_indices(plan: Plan, outputs: list[UOp]) -> bool:
     for r in reversed(outputs):
         if iterations([x for x in outputs if x in inner]) <= FEW_STEPS:
             inner.append(r)
-    computed = [r for r in inner if r.arg.id not in kernel.roles.early]
+    computed = [r for r in inner if shifted_lanes(kernel, r) is None]
     hard = [a for a in plan.accesses if any(a.stride(r) is None for r in computed)]
     gates = [g for a in plan.accesses if not a.is_store for g in a.node.src[1:]]
     masked = any(r in g.ranges for g in gates for r in lanes)
     for r in reversed(outputs if hard or masked else []):
         easy = r not in inner and all(a.stride(r) is not None for a in hard)
-        if not easy or r.src[0].op is not Ops.CONST or r.arg.id in kernel.roles.early:
+        if not easy or r.src[0].op is not Ops.CONST or shifted_lanes(kernel, r) is not None:
             continue
         size = size_of(r)
         for n in [n for n in (4, 2) if n * plan.nodes <= MAX_BODY]:
@@ -124,7 +125,7 @@ def share_divisors(plan: Plan, outputs: list[UOp]) -> bool:
         if row * stored < SHARING_NBYTES:
             return False
     for r in reversed(axes_sharing(quotients, outputs, plan.vector_id)):
-        if r.src[0].op is not Ops.CONST or r.arg.id in kernel.roles.early:
+        if r.src[0].op is not Ops.CONST or shifted_lanes(kernel, r) is not None:
             continue
         size = size_of(r)
         for n in [n for n in ROWS_SHARING if n * (plan.nodes + plan.extra) <= MAX_BODY]:
@@ -185,7 +186,7 @@ def widen(plan: Plan, axis: UOp, side: int) -> int:
     nodes = max(plan.nodes + plan.extra, 1)
     if axis.src[0].op is not Ops.CONST:
         return 1
-    early = plan.kernel.roles.early.get(axis.arg.id)
+    early = shifted_lanes(plan.kernel, axis)
     small = nodes <= MOST_WIDENED
     most = min(4, 64 // nodes) if small else bodies_side_by_side(plan, nodes)
     if side == 1 and row_is_known(plan, axis, nodes):
@@ -196,7 +197,7 @@ def widen(plan: Plan, axis: UOp, side: int) -> int:
         # Few SIMD values may run twice.
         few = tail_overhead(size, n) <= MOST_TWICE
         if early is not None:
-            fits = n * early.lanes <= early.size and few
+            fits = n * early.count <= early.size and few
         how = ""
         if not fits and early is None and few and can_overlap(plan.kernel):
             fits, how = True, "shift"
@@ -227,7 +228,7 @@ def set_row_beside(plan: Plan, u: UOp, most: int) -> None:
     ):
         return
     # Lanes that start early are not those of short rows.
-    if row.arg.id not in kernel.roles.early:
+    if shifted_lanes(kernel, row) is None:
         apply(kernel, Opt(OptOps.UPCAST, axis_name(row), size_of(row)))
 
 
@@ -262,7 +263,7 @@ def set_side_by_side(plan: Plan, u: UOp, count: int, parts: int = 2) -> bool:
         return False
     fitting = [n for n in range(count, count // 2, -1) if n > 1 and size % n == 0]
     n = fitting[0] if fitting else count
-    if axis.arg.id in kernel.roles.early or size < parts * n * plan.target.threads:
+    if shifted_lanes(kernel, axis) is not None or size < parts * n * plan.target.threads:
         return False
     if not fitting and not can_overlap(kernel):
         return False
@@ -278,7 +279,7 @@ def row_is_known(plan: Plan, axis: UOp, nodes: int) -> bool:
         and size * nodes <= MAX_BODY // 2
         and iterations(loops) >= size * plan.target.threads
         and axis.arg.id == plan.vector_id
-        and axis.arg.id not in plan.kernel.roles.early
+        and shifted_lanes(plan.kernel, axis) is None
         and gates_along(plan.kernel, axis)
     )
 
@@ -320,7 +321,7 @@ def fold_rows_early(plan: Plan) -> None:
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     axes = [r for r in loops if all(r in u.ranges for u in kernel.reduces)]
     folds = folds_of_next(kernel.facts, axes[-1]) if axes else None
-    if folds is None or not target.cache_bytes or kernel.roles.row_steps:
+    if folds is None or not target.cache_bytes or kernel.plan(RowSums) is not None:
         return
     if not nest_alike(*folds) or any([is_peeled(kernel, u) for u in folds]):
         return
@@ -363,7 +364,7 @@ def store_rows_later(plan: Plan, least: int) -> None:
     # A body waits for itself where it takes long. None may run twice: scratch has the next row by
     # then.
     most = bodies_side_by_side(plan, plan.nodes + plan.extra)
-    row, twice = loops[-1], loops[-1].arg.id in kernel.roles.early
+    row, twice = loops[-1], shifted_lanes(kernel, loops[-1]) is not None
     fitting = [n for n in (4, 3, 2) if n <= most and not twice and may_split(kernel, row, n)]
     n = fitting[0] if fitting else 1
     if n < least:

@@ -54,9 +54,10 @@ from aster_ml.codegen.estimate import estimate
 from aster_ml.codegen.gpu.heuristic import choose_group_opts
 from aster_ml.codegen.kernel import Decision, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.plans import Halo, RowSums
 from aster_ml.codegen.staging.panel import panel_of
 from aster_ml.codegen.staging.row import max_nbytes as max_row_nbytes
-from aster_ml.codegen.tails import can_overlap, may_split
+from aster_ml.codegen.tails import can_overlap, may_split, overlaps, shifted_lanes
 from aster_ml.codegen.transforms.k_blocking import can_nest
 from aster_ml.codegen.transforms.polyphase import write_out_phases, write_out_row
 from aster_ml.codegen.transforms.trip_counts import windows_of
@@ -150,7 +151,7 @@ def choose_tile(plan: Plan) -> None:
     registers = plan.target.vector_registers or 16
     panel = panel_of(kernel)
     outputs = [r for r in outputs if not kernel.fills_slab(r)]
-    overlap = kernel.roles.slab is not None or can_overlap(kernel)
+    overlap = kernel.plan(Halo) is not None or can_overlap(kernel)
     along = [r for r in outputs if r.arg.id != plan.vector_id]
     windows = windows_of(along, main[0]) if len(main) == 1 else {}
     candidates = []
@@ -159,10 +160,10 @@ def choose_tile(plan: Plan) -> None:
             # Of a symbolic size what is known to divide it.
             size = int(r.src[0].const_factor())
             sizes = [d for d in divisors(size) if d <= MAX_TILE_SIDE]
-            early = kernel.roles.early.get(r.arg.id)
-            if early is not None:
+            tail = shifted_lanes(kernel, r)
+            if tail is not None:
                 # All lanes side by side have to find room in the axis.
-                sizes = [n for n in range(1, MAX_TILE_SIDE + 1) if n * early.lanes <= early.size]
+                sizes = [n for n in range(1, MAX_TILE_SIDE + 1) if n * tail.count <= tail.size]
             elif overlap and r.src[0].op is Ops.CONST:
                 sizes += uneven_sides(size)
             if r in windows and MAX_TILE_SIDE < size < registers:
@@ -177,14 +178,14 @@ def choose_tile(plan: Plan) -> None:
     vector = {
         r for r in kernel.outputs + [x for u in main for x in u.src[1:]] if r.arg.kind.is_lane
     }
-    tiles = Tiles(plan, loads, vector, windows, panel)
+    tiles, runs_twice = Tiles(plan, loads, vector, windows, panel), overlaps(kernel)
     for pair in itertools.combinations(candidates[:TILE_CANDIDATES], min(2, len(candidates))):
         axes = [c[0] for c in pair]
         for sides in itertools.product(*[c[1] for c in pair]):
             if tiles.too_many(math.prod(sides)):
                 continue
             tile = dict(zip(axes, sides, strict=True))
-            if kernel.roles.overlaps and tiles.needs_strips(tile):
+            if runs_twice and tiles.needs_strips(tile):
                 continue
             if tiles.unpacks_again(tile):
                 continue
@@ -205,7 +206,7 @@ def choose_tile(plan: Plan) -> None:
                 apply(kernel, Opt(OptOps.UNROLL, axis_name(step), size_of(step)))
     if written_out:
         write_out_slab(kernel)
-    if kernel.roles.slab is not None:
+    if kernel.plan(Halo) is not None:
         order_for_slab(plan)
     elif panel_of(kernel) is None:
         order_loops(plan)
@@ -213,8 +214,9 @@ def choose_tile(plan: Plan) -> None:
 
 def write_out_slab(kernel: Kernel) -> None:
     """The steps from row to row of a window in a slab stand side by side: they share loads."""
-    assert kernel.roles.slab is not None and kernel.roles.slab.rows is not None
-    step = kernel.roles.slab.rows.inner
+    halo = kernel.plan(Halo)
+    assert halo is not None and halo.slab.rows is not None
+    step = halo.slab.rows.inner
     assert step is not None
     axis = next(r for r in kernel.axes if r.arg.id == step.arg.id)
     apply(kernel, Opt(OptOps.UNROLL, axis_name(axis), size_of(axis)))
@@ -280,7 +282,7 @@ def values_of(value: UOp, stop: frozenset[Ops]) -> list[UOp]:
 def choose_partials(plan: Plan) -> None:
     """More accumulators side by side where one or two would wait for their own last addition."""
     kernel = plan.kernel
-    if kernel.roles.row_steps:
+    if kernel.plan(RowSums) is not None:
         return
     for u in each_reduction(kernel):
         if work_of(u.src[0]) <= MOST_PARTIAL:

@@ -13,6 +13,7 @@ from aster_ml.codegen.cpu.costs import TILE_REUSE, Plan, ends_masked, widths
 from aster_ml.codegen.cpu.loop_order import set_order
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.plans import Halo, RowSums, UnpackedOperand
 from aster_ml.codegen.staging.panel import (
     can_pack,
     least_uses,
@@ -85,7 +86,7 @@ def order_for_panel(plan: Plan) -> None:
     if (
         a is None
         or panel_nbytes(kernel, a) > max_nbytes(plan.target)
-        or kernel.roles.slab is not None
+        or kernel.plan(Halo) is not None
     ):
         return
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
@@ -97,7 +98,7 @@ def choose_panel(kernel: Kernel, target: Target) -> None:
     """The operand that a register tile reads most often is packed, where scratch has room."""
     # Sums of a whole row are made in loops of their own, which know nothing of a panel.
     # Neither do unpacked operands, which have panels of their own.
-    otherwise = kernel.roles.word or kernel.roles.row_steps or kernel.roles.unpacked
-    a = None if otherwise else panel_of(kernel)
+    otherwise = kernel.plan(RowSums) or kernel.plan(UnpackedOperand)
+    a = panel_of(kernel) if otherwise is None else None
     if a is not None and panel_nbytes(kernel, a) <= max_nbytes(target):
         apply(kernel, Opt(OptOps.STAGE, arg=a.buffer.arg.slot, how="panel"))

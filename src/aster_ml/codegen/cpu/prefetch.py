@@ -20,6 +20,7 @@ from aster_ml.codegen.cpu.costs import (
 )
 from aster_ml.codegen.kernel import Access, Decision
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.plans import RowSums, Strips
 from aster_ml.codegen.prefetch import (
     broadcast_columns,
     broadcast_rows,
@@ -70,7 +71,7 @@ def streamed_nbytes(plan: Plan, a: Access) -> int:
         return 0
     if (
         a.node.src[2:]
-        or plan.kernel.roles.strips is not None
+        or plan.kernel.plan(Strips) is not None
         or plan.kernel.facts.stores_over_reads
     ):
         return 0
@@ -282,7 +283,8 @@ def ask_for_columns(plan: Plan) -> None:
     Of whole rows that serve one result alone, processors ask for what follows by themselves.
     """
     kernel = plan.kernel
-    if kernel.roles.row_steps and not any(r.arg.kind is AxisType.UPCAST for r in kernel.outputs):
+    by_rows = kernel.plan(RowSums) is not None
+    if by_rows and not any(r.arg.kind is AxisType.UPCAST for r in kernel.outputs):
         return
     panel = panel_of(kernel)
     fits = panel is not None and panel_nbytes(kernel, panel) <= max_nbytes(plan.target)
@@ -302,7 +304,7 @@ def ask_for_rows(plan: Plan) -> bool:
     """A reduction that goes along some rows of a large matrix at a time asks for the next ones."""
     kernel = plan.kernel
     for axis in [r for r in kernel.outputs if not r.arg.kind.is_lane][::-1]:
-        loads = tile_loads(kernel.facts, axis, kernel.roles.row_steps)
+        loads = tile_loads(kernel.facts, axis, kernel.count(RowSums))
         if any(a.node.arg for a, _ in loads) or not tile_ahead(plan, loads):
             continue
         # Steps that are a line together ask for it once.
@@ -310,7 +312,7 @@ def ask_for_rows(plan: Plan) -> bool:
             plan.target.line_nbytes,
             min([run_of_lanes(a) * a.node.dtype.itemsize for a, _ in loads]),
         )
-        if kernel.roles.row_steps:
+        if kernel.plan(RowSums) is not None:
             along, op = [axis], OptOps.UPCAST
         else:
             along, op = list(loads[0][0].strides), OptOps.UNROLL

@@ -18,6 +18,7 @@ from aster_ml.codegen.cpu.costs import (
     Plan,
     execution_count,
 )
+from aster_ml.codegen.plans import Halo, UnpackedOperand
 from aster_ml.codegen.staging.panel import max_nbytes, panel_nbytes, uses_of
 from aster_ml.codegen.staging.unpacked_panel import panel_axes
 from aster_ml.codegen.transforms.trip_counts import Window
@@ -85,7 +86,8 @@ class Tiles:
             for a, lanes in apart
             if a.is_store and lanes
         ]
-        self.rows = kernel.roles.slab.rows if kernel.roles.slab is not None else None
+        halo = kernel.plan(Halo)
+        self.rows = None if halo is None else halo.slab.rows
         step = None if self.rows is None else self.rows.inner
         # Rows of a window in a slab: so many numbers of a kernel that is written out are at hand.
         self.rows_within = 1 if step is None else size_of(step)
@@ -94,7 +96,7 @@ class Tiles:
         self.panel_nbytes = 0 if panel is None else panel_nbytes(kernel, panel)
         self.max_nbytes = max_nbytes(plan.target)
         # The same of panels of unpacked numbers, of each operand.
-        memory = {found.memory for found in kernel.roles.unpacked}
+        memory = {p.operand.memory for p in kernel.plans_of(UnpackedOperand)}
         self.unpacked = [
             (frozenset(a.strides), iterations(panel_axes(kernel, a)) * a.buffer.dtype.itemsize)
             for a in plan.accesses

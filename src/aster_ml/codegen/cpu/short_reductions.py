@@ -20,6 +20,7 @@ from aster_ml.codegen.cpu.costs import (
 )
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.plans import Halo
 from aster_ml.codegen.tails import can_overlap
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
@@ -119,7 +120,7 @@ def write_out_windows(plan: Plan) -> bool:
     is loaded nothing serves two results: else a register tile has more of it.
     """
     owner = plan.kernel.facts.owners
-    loads = [a for a in plan.accesses if a.node in owner and plan.kernel.roles.slab is None]
+    loads = [a for a in plan.accesses if a.node in owner and plan.kernel.plan(Halo) is None]
     for a in loads:
         u = owner[a.node]
         lanes = [r for r in u.ranges if r.arg.kind is AxisType.UPCAST]

@@ -1,9 +1,8 @@
 """Default staging of CPUs: which rows and tiles of results go through scratch.
 
-Receives a kernel and a Target, at the point at which all that decides is known: a row that is kept
-before any other Opt, the others once the passes before theirs have run (`codegen/passes`). Applies
-STAGE row, STAGE tile and STAGE results; panels are chosen in `cpu/panel`.
-What they do stands in `codegen/staging`.
+Receives a kernel and a Target: a row is kept before any other Opt, all else is chosen when loops
+and lanes are final. Applies STAGE row, STAGE tile and STAGE results; panels are chosen in
+`cpu/panel`, last steps in `cpu/tails`. What they do stands in `codegen/staging`.
 """
 
 from __future__ import annotations
@@ -19,9 +18,12 @@ from aster_ml.codegen.cpu.costs import (
     LINES_TURNED,
     MOST_NARROW,
 )
+from aster_ml.codegen.cpu.panel import choose_panel
+from aster_ml.codegen.cpu.tails import choose_last_steps
 from aster_ml.codegen.decompose.slots import LONG, more_slots
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.plans import PackedWords, PeeledStep
 from aster_ml.codegen.staging.epilogue import accesses_after, lanes_in_loop, tile_of
 from aster_ml.codegen.staging.row import max_nbytes as max_row_nbytes
 from aster_ml.codegen.staging.row import shared_value
@@ -45,6 +47,18 @@ def choose_row(kernel: Kernel, target: Target) -> None:
                 return
 
 
+def choose_staging(kernel: Kernel, target: Target) -> None:
+    """What goes through scratch once loops and lanes are final, and steps that run apart.
+
+    Panels of words have no other staging beside them.
+    """
+    if kernel.plan(PackedWords) is not None:
+        return
+    choose_panel(kernel, target)
+    choose_last_steps(kernel)
+    choose_epilogue(kernel, target)
+
+
 def choose_epilogue(kernel: Kernel, target: Target) -> None:
     """The results of a long register tile are finished in a loop, where that is written out less.
 
@@ -57,6 +71,9 @@ def choose_epilogue(kernel: Kernel, target: Target) -> None:
     if found is None:
         return
     total, lanes = found
+    if any([kernel.plan_of(PeeledStep, r) is not None for r in total.src[1:]]):
+        # The results are those of two sums.
+        return
     accesses = accesses_after(kernel, total)
     after = toposort(kernel.stores[0], enter=lambda u: u is not total)
     apart = [a for a in accesses if a.stride(lanes[-1]) not in (0, 1)]

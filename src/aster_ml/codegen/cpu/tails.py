@@ -20,10 +20,12 @@ from aster_ml.codegen.cpu.costs import (
 from aster_ml.codegen.cpu.panel import packing_cost
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.plans import PackedPanel
 from aster_ml.codegen.prefetch import own_nodes
-from aster_ml.codegen.staging.panel import MIN_GATHERED_USES, uses_of
+from aster_ml.codegen.staging.panel import MIN_GATHERED_USES, load_to_pack, uses_of
 from aster_ml.codegen.tails import can_overlap, can_peel, masks_of
 from aster_ml.codegen.transforms.k_blocking import can_sum_rows
+from aster_ml.codegen.transforms.trip_counts import with_limits
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv
 from aster_ml.target import Target
@@ -163,10 +165,14 @@ def results_beside(kernel: Kernel, axis: UOp) -> list[UOp]:
     return [r for r in kernel.outputs if not any(r in a.strides for a in loads)]
 
 
-def choose_last_steps(kernel: Kernel, target: Target) -> None:
+def choose_last_steps(kernel: Kernel) -> None:
     """Masked last steps of reductions are taken off their loops, where bodies are short."""
+    panel = kernel.plan(PackedPanel)
+    packed = None if panel is None else load_to_pack(kernel, panel.slot).node
     for u in kernel.reduces:
-        r = next((r for r in u.src[1:] if is_last_apart(kernel, u, r)), None)
+        # A loop with limits of its own has no last step of which all is known.
+        loops = with_limits(kernel, u).src[1:]
+        r = next((r for r in loops if is_last_apart(kernel, u, r, packed)), None)
         if r is not None:
             apply(kernel, Opt(OptOps.SPLIT, axis_name(r), 0, "last"))
 
@@ -176,9 +182,9 @@ def is_peeled(kernel: Kernel, u: UOp) -> bool:
     return any([is_last_apart(kernel, u, r) for r in u.src[1:]])
 
 
-def is_last_apart(kernel: Kernel, u: UOp, r: UOp) -> bool:
+def is_last_apart(kernel: Kernel, u: UOp, r: UOp, packed: UOp | None = None) -> bool:
     """Whether the last step of a loop is masked alone, of a body that may be written twice."""
-    if not masks_of(u, r) or not can_peel(kernel, r):
+    if not masks_of(u, r, packed) or not can_peel(kernel, r):
         return False
     lanes = [x for x in u.ranges if x.arg.kind is AxisType.UPCAST]
     return iterations(lanes) * len(own_nodes(u.src[0])) <= MAX_BODY

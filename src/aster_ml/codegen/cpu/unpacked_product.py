@@ -13,6 +13,7 @@ from aster_ml.codegen.cpu.loop_order import set_order
 from aster_ml.codegen.estimate import pays_threads
 from aster_ml.codegen.kernel import Decision, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.plans import UnpackedOperand
 from aster_ml.codegen.tails import can_overlap
 from aster_ml.codegen.transforms.unpacked import FEW_USES, Operand, find_operands, is_unpacked
 from aster_ml.helpers import divisors
@@ -124,7 +125,7 @@ def share_rows(plan: Plan) -> None:
 def order_for_unpacked(plan: Plan) -> None:
     """The loops that a panel of unpacked numbers changes with come first: it is filled seldom."""
     kernel = plan.kernel
-    memory = {found.memory for found in kernel.roles.unpacked}
+    memory = {p.operand.memory for p in kernel.plans_of(UnpackedOperand)}
     walked = {r for a in plan.accesses if a.buffer in memory for r in a.strides}
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
     if memory:

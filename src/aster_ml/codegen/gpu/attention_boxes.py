@@ -90,7 +90,7 @@ def stages_of_boxes(parts: Attention, target: Target) -> int:
     return int(min(MOST_STAGES, room // (tile * sum(widths)), ceildiv(size_of(parts.keys), tile)))
 
 
-def pipelines_products(parts: Attention) -> bool:
+def overlaps_exp(parts: Attention) -> bool:
     """Whether powers of two tiles and results have registers at once."""
     widths = (size_of(parts.depth), size_of(parts.columns))
     return sum([whole_rows(n) for n in widths]) <= MOST_AHEAD

@@ -25,6 +25,7 @@ from aster_ml.codegen.gpu.tensor_side import (
     whole_strides,
 )
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.plans import BlockCluster, CopyPipeline, ResultTile
 from aster_ml.codegen.staging.stage import Stage, new_stage
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
@@ -160,25 +161,25 @@ def multiply_from_boxes(
 
     Raises: KernelOptError where no box brings them, or nothing says how far they are ahead.
     """
-    if kernel.roles.pipelined is None:
+    if kernel.plan(CopyPipeline) is None:
         raise refuse(core, "STAGE local and PIPELINE copies say so")
     ranges = {r.arg.id: r for r in kernel.facts.order if r.op is Ops.RANGE}
     axes = {word: ranges[i] for word, i in ids.items() if i in ranges and word[1:]}
     u = kernel.reduces[0]
     nodes = list(kernel.facts.order)
     tiles, stages, fills = [], [], []
-    cluster, rank = kernel.roles.cluster, None
+    cluster, rank = kernel.plan(BlockCluster), None
     if cluster is not None:
-        rank = kernel.new_range(cluster[1], AxisType.GLOBAL)
+        rank = kernel.new_range(cluster.count, AxisType.GLOBAL)
     for word, load in zip("mn", factors, strict=True):
         tile = tile_of(core, load, ids[word], list(u.src[1:]))
         local = new_stage(nodes, load.dtype, size=tile.side.tile * tile.depth.tile)
         nodes.append(local.memory)
         tiles.append(tile)
         stages.append(local)
-        is_shared = cluster is not None and ids[word] != cluster[0]
+        is_shared = cluster is not None and ids[word] != cluster.axis
         fills += boxes_of(tile, local, core, rank if is_shared else None)
-    leaving = kernel.roles.leaves is not None
+    leaving = kernel.plan(ResultTile) is not None
     result = result_of(kernel, core, (tiles[0].side, tiles[1].side)) if leaving else None
     bits = set(axes.values())
     operands = [

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from aster_ml.codegen.gpu.attention import Attention, find_attention
 from aster_ml.codegen.gpu.attention_boxes import (
     BoxBuilder,
-    pipelines_products,
+    overlaps_exp,
     stages_of_boxes,
     why_no_boxes,
 )
@@ -21,6 +21,13 @@ from aster_ml.codegen.gpu.attention_slopes import Slopes, find_slopes
 from aster_ml.codegen.gpu.attention_slopes_kernel import SlopeBuilder
 from aster_ml.codegen.gpu.attention_slopes_kernel import stages_of as stages_of_slopes
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.plans import (
+    ChainedProducts,
+    ChainedTiles,
+    CopyPipeline,
+    OverlappedExp,
+    ProducerWarp,
+)
 from aster_ml.config import BOXES
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
@@ -67,7 +74,8 @@ def chain_products(kernel: Kernel, axis: UOp, number: int) -> None:
         for r in (found.depth, found.columns):
             if size_of(r) > WIDEST:
                 raise KernelOptError(f"heads up to {WIDEST} wide are wanted, not of {size_of(r)}")
-    kernel.roles.chained = (axis.arg.id, number)
+    kind = ChainedTiles if core.in_group else ChainedProducts
+    kernel.add(kind(axis=axis.arg.id, core=number))
 
 
 def best_chain(kernel: Kernel, target: Target) -> Chain | None:
@@ -98,20 +106,21 @@ def attend_in_order(kernel: Kernel, target: Target) -> None:
 
     Raises: KernelOptError where stages are more than there are tiles, or nothing says how many.
     """
-    assert kernel.roles.chained is not None
-    core = ROWS[kernel.roles.chained[1]]
+    plan, copies = kernel.plan(ChainedProducts), kernel.plan(CopyPipeline)
+    assert plan is not None
+    core = ROWS[plan.core]
     found = find_chain(kernel, core)
     assert found is not None
     kinds = SlopeBuilder if isinstance(found, Slopes) else Builder
     builder = (BoxBuilder if core.in_group else kinds)(kernel, found, core, target)
-    if kernel.roles.pipelined is not None:
-        stages, tiles = kernel.roles.pipelined[1], ceildiv(size_of(found.keys), builder.tile)
+    if copies is not None:
+        stages, tiles = copies.count, ceildiv(size_of(found.keys), builder.tile)
         if tiles < stages:
             raise KernelOptError(f"{stages} stages are more than the {tiles} tiles of keys")
-        kernel.roles.pipelined = (builder.turn.arg.id, stages)
-        if isinstance(found, Attention):
-            ahead = core.in_group and kernel.roles.has_producer and pipelines_products(found)
-            kernel.roles.pipelines_products = ahead
+        kind = type(copies)
+        if kind is ProducerWarp and isinstance(found, Attention) and overlaps_exp(found):
+            kind = OverlappedExp
+        kernel.add(kind(axis=builder.turn.arg.id, count=stages))
     elif core.in_group:
         raise KernelOptError(f"{core.name} wants PIPELINE copies or PIPELINE producer")
     kernel.sink = builder.build()

@@ -13,6 +13,7 @@ from aster_ml.codegen.gpu.numbering import axes_in_rows, ranges_of_kind
 from aster_ml.codegen.gpu.tensor_cores import product_of, reads_boxes
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.plans import CopyPipeline, Fragments, ProducerWarp, ResultTile, SharedTile
 from aster_ml.config import ALLOW_TF32
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
@@ -76,21 +77,21 @@ def additions(kernel: Kernel, target: Target) -> Iterator[Opts]:
             for n in sizes:
                 if n <= size:
                     yield filled(r, Opt(op, axis, n))
-        if kernel.roles.staged is None:
+        if kernel.plan(SharedTile) is None:
             for n in STRIPS:
                 if n <= size:
                     yield filled(r, Opt(OptOps.STAGE, axis, n, how="local"))
-        elif kernel.roles.pipelined is None:
+        elif kernel.plan(CopyPipeline) is None:
             for n in STAGES:
                 yield (Opt(OptOps.PIPELINE, axis, n, how="copies"),)
                 if reads_boxes(kernel):
                     yield (Opt(OptOps.PIPELINE, axis, n, how="producer"),)
-        if kernel.roles.fragments is None:
+        if kernel.plan(Fragments) is None:
             yield from tensor_cores(kernel, r, target)
-    if kernel.roles.fragments is not None and kernel.roles.leaves is None:
-        over = 0 if kernel.roles.has_producer else 1
+    if kernel.plan(Fragments) is not None and kernel.plan(ResultTile) is None:
+        over = 1 if kernel.plan(ProducerWarp) is None else 0
         yield (Opt(OptOps.STAGE, arg=over, how="out"),)
-    if kernel.roles.has_producer and target.units:
+    if kernel.plan(ProducerWarp) is not None and target.units:
         yield (Opt(OptOps.BLOCKS, 0, target.units, how="loop"),)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from aster_ml.codegen.gpu.tile_order import clusters_of, looped, tiles_apart
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.plans import BlockOrder, PersistentBlocks
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError, KernelOptError
 from aster_ml.helpers import ceildiv, prod
@@ -89,15 +90,15 @@ def number_work(kernel: Kernel, order: list[int], most: GridLimits) -> UOp:
     items = items_in(kernel, order)
     changes: dict[UOp, UOp] = {}
     gate = None
-    clusters, roles = clusters_of(kernel, blocks), kernel.roles
-    own, count = blocks, roles.looping_blocks
+    clusters, order_plan = clusters_of(kernel, blocks), kernel.plan(BlockOrder)
+    own, count = blocks, kernel.count(PersistentBlocks)
     if clusters is not None:
         blocks = [clusters.over if r is clusters.axis else r for r in own]
         most, count = most[1:], count // size_of(clusters.rank)
     sizes = [size_of(r) for r in reversed(blocks)]
     loops: tuple[UOp, ...] = ()
     many = 0 < count < iterations(blocks)
-    if many or roles.tile_rows is not None:
+    if many or order_plan is not None:
         total = to_uop(prod([r.src[0] for r in blocks]))
         if many:
             first = number(kernel, UOp.index_const(count), AxisType.GLOBAL)
@@ -105,8 +106,8 @@ def number_work(kernel: Kernel, order: list[int], most: GridLimits) -> UOp:
             loops = (turn,)
         else:
             tile, gate = block_number(kernel, total, iterations(blocks), most)
-        ordered = {} if roles.tile_rows is None else tiles_apart(kernel, tile, blocks)
-        if roles.tile_rows is not None and not ordered:
+        ordered = {} if order_plan is None else tiles_apart(order_plan, tile, blocks)
+        if order_plan is not None and not ordered:
             raise KernelOptError(
                 "BLOCKS order: steps of the axis are no blocks, or alone; there is one order"
             )

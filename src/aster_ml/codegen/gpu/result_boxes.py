@@ -22,6 +22,7 @@ from aster_ml.codegen.gpu.tensor_side import Side, bounded, refuse_result, whole
 from aster_ml.codegen.gpu.xor_layout import xor_of_rows
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.linearize import memory_of
+from aster_ml.codegen.plans import ProducerWarp, ResultTile
 from aster_ml.codegen.staging.stage import Stage, new_stage
 from aster_ml.dtype import dtypes
 from aster_ml.target import Target
@@ -179,8 +180,9 @@ def store_boxes(
     """What a kernel stores leaves by boxes; `own` are the arrays that operands lie in."""
     boxes_have_room(core, result)
     value, ended = kernel.stores[0].src[1], kernel.sink.src[0].src[1:]
-    over = tuple([u.arg.id for u in own]) if kernel.roles.leaves else ()
-    if over and kernel.roles.has_producer:
+    leaving = kernel.plan(ResultTile)
+    over = tuple([u.arg.id for u in own]) if leaving is not None and leaving.over else ()
+    if over and kernel.plan(ProducerWarp) is not None:
         raise refuse_result(
             core, "a producer fills the memory of operands while results are stored"
         )

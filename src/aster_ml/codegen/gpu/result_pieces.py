@@ -22,6 +22,7 @@ from aster_ml.codegen.gpu.result_boxes import (
 from aster_ml.codegen.gpu.tensor_side import TILE_KINDS, Side, refuse_result, side_of
 from aster_ml.codegen.gpu.xor_layout import xor_of_rows
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.plans import ResultTile
 from aster_ml.codegen.staging.stage import new_stage, position
 from aster_ml.helpers import prod
 from aster_ml.target import Target
@@ -69,7 +70,8 @@ def store_pieces(
     if run % lanes or run * rows % (n_items * lanes) or result.near.size % lanes:
         raise refuse_result(core, "results are no whole pieces of 16 bytes for each work-item")
     own = [u for u in kernel.facts.order if u.op is Ops.DEFINE_LOCAL and not u.arg.private]
-    over = tuple([u.arg.id for u in own]) if kernel.roles.leaves else ()
+    leaving = kernel.plan(ResultTile)
+    over = tuple([u.arg.id for u in own]) if leaving is not None and leaving.over else ()
     local = new_stage(
         kernel.facts.order, value.dtype, size=run * rows,
         xor=xor_of_rows(run, value.dtype.itemsize), over=over,

@@ -11,6 +11,7 @@ from aster_ml.codegen.gpu.numbering import items_in, number_work, order_of_items
 from aster_ml.codegen.gpu.staged_tiles import items_in_turn, stage_loads
 from aster_ml.codegen.gpu.tensor_cores import lanes_first, multiply_together, reads_boxes
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.plans import Fragments, ResultTile, SharedTile
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
 from aster_ml.target import Target
@@ -21,13 +22,14 @@ from aster_ml.uop.ranges import size_of
 def build_blocks(kernel: Kernel, target: Target) -> None:
     """Work-groups: one block number and one work-item number, local memory and barriers."""
     order = lanes_first(kernel, order_of_items(kernel))
-    if kernel.roles.staged is not None and not reads_boxes(kernel):
-        if kernel.roles.fragments is None:
+    shared, fragments = kernel.plan(SharedTile), kernel.plan(Fragments)
+    if shared is not None and not reads_boxes(kernel):
+        if fragments is None:
             order = items_in_turn(kernel, order)
-        stage_loads(kernel, kernel.roles.staged, order, target)
+        stage_loads(kernel, shared.axis, order, target)
     multiply_together(kernel, order, target)
     reduce_in_groups(kernel, order, target)
-    if kernel.roles.leaves is not None and kernel.roles.fragments is None:
+    if kernel.plan(ResultTile) is not None and fragments is None:
         raise KernelOptError("STAGE out wants a product on tensor cores")
     check_room(kernel, order, target)
     kernel.sink = number_work(kernel, order, target.max_grid)

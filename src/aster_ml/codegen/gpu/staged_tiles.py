@@ -14,7 +14,7 @@ from typing import NamedTuple
 from aster_ml.codegen.gpu.numbering import items_in, size, taken_apart
 from aster_ml.codegen.gpu.xor_layout import Xor, xor_of_rows
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.roles import Fragments
+from aster_ml.codegen.plans import CopyPipeline, Fragments
 from aster_ml.codegen.staging.stage import Stage, new_stage, position
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
@@ -89,7 +89,7 @@ def stage_loads(kernel: Kernel, strip_id: int, order: list[int], target: Target)
     items = items_in(kernel, order)
     loads = [x for x in kernel.facts.order if x.op is Ops.LOAD and strip in x.ranges]
     nbytes = min(WIDE_NBYTES, target.moved_nbytes)
-    parts = kernel.roles.fragments
+    parts = kernel.plan(Fragments)
     kind, n_items = side_by_side(target), prod([size(r) for r in items])
     layouts = [
         layout_of(u, n_items, nbytes, parts is not None, kind is not AxisType.VECTOR) for u in loads
@@ -103,7 +103,7 @@ def stage_loads(kernel: Kernel, strip_id: int, order: list[int], target: Target)
         in_banks(layout, u.dtype.itemsize, parts) for u, layout in zip(loads, layouts, strict=True)
     ]
     taken = [x.room * u.dtype.itemsize for u, x in zip(loads, spread, strict=True)]
-    stages = 1 if kernel.roles.pipelined is None else kernel.roles.pipelined[1]
+    stages = kernel.count(CopyPipeline) or 1
     if target.warp and sum(taken) * stages <= target.local_bytes:
         layouts = spread
     nodes = list(kernel.facts.order)

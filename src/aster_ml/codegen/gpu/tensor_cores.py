@@ -17,7 +17,7 @@ from typing import NamedTuple
 from aster_ml.codegen.gpu.box_tiles import multiply_from_boxes
 from aster_ml.codegen.gpu.result_pieces import store_pieces
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.roles import Fragments
+from aster_ml.codegen.plans import Fragments, ResultTile
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
 from aster_ml.target.tensor_cores import ROWS, TensorCore
@@ -114,12 +114,12 @@ def use_tensor_core(kernel: Kernel, axis: UOp, number: int) -> None:
             loop = next(r for r in kernel.axes if r.arg.id == axis_id)
             ids[name] = kernel.next_id
             kernel.split(loop, 2, AxisType.UNROLL if word == "k" else kind)
-    kernel.roles.fragments = Fragments(number, tuple(ids.items()))
+    kernel.add(Fragments(axis=axis.arg.id, core=number, ids=tuple(ids.items())))
 
 
 def lanes_first(kernel: Kernel, order: list[int]) -> list[int]:
     """An order of axes of work-items whose last ones are those of a warp, as it numbers them."""
-    parts = kernel.roles.fragments
+    parts = kernel.plan(Fragments)
     if parts is None:
         return order
     ids = dict(parts.ids)
@@ -129,13 +129,13 @@ def lanes_first(kernel: Kernel, order: list[int]) -> list[int]:
 
 def reads_boxes(kernel: Kernel) -> bool:
     """Whether a product reads its operands from local memory, where boxes bring them."""
-    parts = kernel.roles.fragments
+    parts = kernel.plan(Fragments)
     return parts is not None and ROWS[parts.core].reads_shared
 
 
 def multiply_together(kernel: Kernel, order: list[int], target: Target) -> None:
     """The product over the bits of k becomes one that a warp has together."""
-    parts = kernel.roles.fragments
+    parts = kernel.plan(Fragments)
     if parts is None:
         return
     core, ids = ROWS[parts.core], dict(parts.ids)
@@ -167,7 +167,7 @@ def multiply_together(kernel: Kernel, order: list[int], target: Target) -> None:
         rest.append(kernel.new_range(1, AxisType.REDUCE))
     changed = UOp(Ops.REDUCE, u.dtype, (product, *rest), u.arg)
     kernel.rewrite({u: changed})
-    if kernel.roles.leaves is not None:
+    if kernel.plan(ResultTile) is not None:
         store_pieces(kernel, core, ids, axes, order, target)
 
 

@@ -18,6 +18,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.plans import (
+    BlockCluster,
+    BlockOrder,
+    Fragments,
+    PersistentBlocks,
+    ProducerWarp,
+)
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
 from aster_ml.uop.node import UOp, index_alu, index_sum, index_times, to_uop
@@ -40,7 +47,7 @@ def order_tiles(kernel: Kernel, axis: UOp, rows: int) -> None:
         raise KernelOptError(f"2 to {size_of(axis)} tiles of the axis are wanted, not {rows}")
     if not any([size_of(r) > 1 for r in kernel.output_loops if r is not axis]):
         raise KernelOptError("tiles along another axis are wanted: along one there is one order")
-    kernel.roles.tile_rows = (axis.arg.id, rows)
+    kernel.add(BlockOrder(axis=axis.arg.id, count=rows))
 
 
 def loop_over_tiles(kernel: Kernel, blocks: int) -> None:
@@ -48,11 +55,11 @@ def loop_over_tiles(kernel: Kernel, blocks: int) -> None:
 
     Raises: KernelOptError where no producer copies ahead.
     """
-    if not kernel.roles.has_producer:
+    if kernel.plan(ProducerWarp) is None:
         raise KernelOptError("a producer is wanted, which copies for the next tile (PIPELINE)")
     if blocks < 1:
         raise KernelOptError(f"1 block or more is wanted, not {blocks}")
-    kernel.roles.looping_blocks = blocks
+    kernel.add(PersistentBlocks(count=blocks))
     whole_clusters(kernel)
 
 
@@ -61,22 +68,23 @@ def join_blocks(kernel: Kernel, axis: UOp, blocks: int) -> None:
 
     Raises: KernelOptError where no producer copies, or not all of them read one of the operands.
     """
-    if not kernel.roles.has_producer or kernel.roles.fragments is None:
+    fragments = kernel.plan(Fragments)
+    if kernel.plan(ProducerWarp) is None or fragments is None:
         raise KernelOptError("a producer is wanted, which copies for other blocks (PIPELINE)")
-    ids = dict(kernel.roles.fragments.ids)
+    ids = dict(fragments.ids)
     if axis.src[0].op is not Ops.CONST or axis.arg.id not in (ids["m"], ids["n"]):
         raise KernelOptError("an axis of rows or of columns of a product is wanted")
     if blocks not in CLUSTERS:
         raise KernelOptError(f"a cluster has 2 or 4 blocks, not {blocks}")
-    kernel.roles.cluster = (axis.arg.id, blocks)
+    kernel.add(BlockCluster(axis=axis.arg.id, count=blocks))
     whole_clusters(kernel)
 
 
 def whole_clusters(kernel: Kernel) -> None:
     """Raises: KernelOptError where looping blocks do not make whole clusters."""
-    blocks, cluster = kernel.roles.looping_blocks, kernel.roles.cluster
-    if cluster is not None and blocks % cluster[1]:
-        raise KernelOptError(f"{blocks} blocks are no whole clusters of {cluster[1]}")
+    blocks, size = kernel.count(PersistentBlocks), kernel.count(BlockCluster)
+    if size and blocks % size:
+        raise KernelOptError(f"{blocks} blocks are no whole clusters of {size}")
 
 
 class Clusters(NamedTuple):
@@ -105,14 +113,14 @@ def clusters_of(kernel: Kernel, blocks: Sequence[UOp]) -> Clusters | None:
 
     Raises: KernelOptError where there are none along the axis.
     """
-    if kernel.roles.cluster is None:
+    plan = kernel.plan(BlockCluster)
+    if plan is None:
         return None
-    axis_id, size = kernel.roles.cluster
-    axis = next((r for r in blocks if r.arg.id == axis_id), None)
+    axis = next((r for r in blocks if r.arg.id == plan.axis), None)
     rank = next((u for u in kernel.facts.order if is_rank(u)), None)
     if axis is None or rank is None:
         raise KernelOptError("BLOCKS cluster wants blocks along its axis, of a product of boxes")
-    over = UOp.range(-(-size_of(axis) // size), axis_id, axis.arg.kind)
+    over = UOp.range(-(-size_of(axis) // plan.count), plan.axis, axis.arg.kind)
     return Clusters(axis, rank, over)
 
 
@@ -121,14 +129,12 @@ def is_rank(u: UOp) -> bool:
     return u.op is Ops.RANGE and u.arg.kind is AxisType.GLOBAL
 
 
-def tiles_apart(kernel: Kernel, tile: UOp, axes: Sequence[UOp]) -> dict[UOp, UOp]:
+def tiles_apart(order: BlockOrder, tile: UOp, axes: Sequence[UOp]) -> dict[UOp, UOp]:
     """What each axis of blocks is, of the number of a tile.
 
     Axes other than the one of the order and the last one beside it stand outside of strips.
     """
-    assert kernel.roles.tile_rows is not None
-    axis_id, rows = kernel.roles.tile_rows
-    axis = next((r for r in axes if r.arg.id == axis_id), None)
+    rows, axis = order.count, next((r for r in axes if r.arg.id == order.axis), None)
     others = [r for r in axes if r is not axis]
     if axis is None or not others:
         return {}

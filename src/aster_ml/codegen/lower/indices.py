@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from aster_ml.codegen.gpu.xor_layout import Xor, split_by_xor
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.plans import Threads
 from aster_ml.dtype import DType, dtypes
 from aster_ml.target import Target
 from aster_ml.uop.graph import holds, toposort
@@ -23,7 +24,7 @@ def lower_addresses(kernel: Kernel, target: Target) -> None:
     """Indices become integers of a width, split into a base and an offset of the lanes."""
     narrow = target.index_bits == 32 or (target.has_local and fits_32_bits(kernel))
     whole = dtypes.int32 if narrow else dtypes.int64
-    shared = next((r for r in kernel.outputs if r.arg.id == kernel.roles.threads), None)
+    shared = next((r for r in kernel.outputs if kernel.plan_of(Threads, r) is not None), None)
     kernel.sink = lower_indices(kernel.sink, whole, kernel.facts.order, shared)
     if not kernel.in_order:
         ends = kernel.sink.src

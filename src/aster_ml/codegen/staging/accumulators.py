@@ -13,6 +13,7 @@ scratch need no masks and no values to begin with, and what follows the reductio
 from __future__ import annotations
 
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.plans import RowSums
 from aster_ml.codegen.staging.row import max_nbytes
 from aster_ml.codegen.staging.stage import Stage, new_stage
 from aster_ml.codegen.transforms.k_blocking import can_sum_rows
@@ -32,8 +33,6 @@ def sum_rows(kernel: Kernel, target: Target) -> None:
 
     Raises: KernelOptError where other Opts have left no row, or the row is too long for scratch.
     """
-    if not kernel.roles.row_steps:
-        return
     axes = row_axes(kernel)
     if not can_sum_rows(kernel) or not axes:
         raise KernelOptError(
@@ -48,7 +47,7 @@ def sum_rows(kernel: Kernel, target: Target) -> None:
             "SPLIT of the row would do"
         )
     sums = new_stage(kernel.facts.order, u.dtype, axes)
-    n, fused = kernel.roles.row_steps, target.has_op("MULACC")
+    n, fused = kernel.count(RowSums), target.has_op("MULACC")
     first = size_of(axis) % n or n
     ready = sums.after(fill(kernel, sums, u, fused, first))
     strips = (size_of(axis) - first) // n

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel
+from aster_ml.codegen.plans import PackedWords
 from aster_ml.codegen.staging.panel import max_nbytes
 from aster_ml.codegen.staging.stage import Stage, new_stage, position
 from aster_ml.dtype import DType, dtypes
@@ -149,7 +150,7 @@ def hints_of(kernel: Kernel) -> bool:
 
 def pack_product(kernel: Kernel, target: Target) -> bool:
     """Panels of words for both operands; false where it is no such product, or too large."""
-    product, group = find_product(kernel), kernel.roles.word
+    product, group = find_product(kernel), kernel.count(PackedWords)
     if product is None or group not in (1, words_of(product.narrow)):
         return False
     if not any(map(has_vector, product.factors)) and may_run_along(product, group):
@@ -216,7 +217,7 @@ def word_lanes(kernel: Kernel, product: Product, target: Target) -> bool:
     What is over from whole SIMD values is another one, which ends with the last step; what it has
     in common with the one before is masked.
     """
-    reduce, group, steps = product.reduce, kernel.roles.word, product.steps
+    reduce, group, steps = product.reduce, kernel.count(PackedWords), product.steps
     width = min(target.lanes(WORD_NBYTES), 1 << ((steps // group).bit_length() - 1))
     if width < LEAST_LANES:
         return False

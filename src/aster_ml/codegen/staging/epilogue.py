@@ -23,7 +23,13 @@ from typing import NamedTuple
 
 from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.roles import Epilogue
+from aster_ml.codegen.plans import (
+    ComputedEpilogue,
+    PackedWords,
+    PipelinedStores,
+    RowSums,
+    TileEpilogue,
+)
 from aster_ml.codegen.staging.stage import Stage, new_stage, position
 from aster_ml.codegen.transforms.axes import stray_ranges, walks_as_one
 from aster_ml.errors import KernelOptError
@@ -54,8 +60,9 @@ class Tile(NamedTuple):
 
 def finish_in_loop(kernel: Kernel, target: Target) -> None:
     """What is done with the results of a long register tile is done in a loop over them."""
-    assert kernel.roles.epilogue is not None
-    tile = find_tile(kernel, kernel.roles.epilogue)
+    plan = kernel.plan(TileEpilogue)
+    assert plan is not None
+    tile = find_tile(kernel, plan)
     total, lanes, looped, block, before, across, beyond = tile
     simd = lanes[-1]
     sums = new_stage(kernel.facts.order, total.dtype, lanes)
@@ -98,8 +105,8 @@ def moved(node: UOp, read: UOp, ready: Stage, steps: dict[UOp, UOp]) -> UOp:
 
 def tile_of(kernel: Kernel) -> tuple[UOp, list[UOp]] | None:
     """The sum of a tile and its lanes, the SIMD one last, if results can be finished in a loop."""
-    otherwise = kernel.roles.row_steps or kernel.roles.stored_later is not None or kernel.roles.word
-    if otherwise or len(kernel.stores) != 1 or not kernel.reduces:
+    otherwise = kernel.plan(RowSums) or kernel.plan(PipelinedStores) or kernel.plan(PackedWords)
+    if otherwise is not None or len(kernel.stores) != 1 or not kernel.reduces:
         return None
     (store,) = kernel.stores
     total = kernel.reduces[-1]
@@ -129,7 +136,7 @@ def lanes_in_loop(lanes: list[UOp], accesses: list[Access]) -> list[UOp]:
     return [r for r in lanes[:-1] if not any(abs(a.stride(r) or 0) == 1 for a in apart)]
 
 
-def find_tile(kernel: Kernel, epilogue: Epilogue) -> Tile:
+def find_tile(kernel: Kernel, epilogue: TileEpilogue) -> Tile:
     """The tile whose results are finished in a loop.
 
     Raises: KernelOptError where there is none, or its SIMD lanes have no such blocks.
@@ -141,9 +148,9 @@ def find_tile(kernel: Kernel, epilogue: Epilogue) -> Tile:
             "of its lanes, is wanted; other Opts have left none"
         )
     total, lanes = found
-    accesses, block, whole = accesses_after(kernel, total), epilogue.block, size_of(lanes[-1])
-    looped = lanes_in_loop(lanes, accesses)
-    if not block and not epilogue.computed_before:
+    accesses, block, whole = accesses_after(kernel, total), epilogue.count, size_of(lanes[-1])
+    looped, before = lanes_in_loop(lanes, accesses), isinstance(epilogue, ComputedEpilogue)
+    if not block and not before:
         return Tile(total, lanes, looped, whole, False)
     if not 0 < block < whole or whole % block:
         raise KernelOptError(f"STAGE tile: {block} of {whole} SIMD lanes; a part of them is wanted")
@@ -152,7 +159,7 @@ def find_tile(kernel: Kernel, epilogue: Epilogue) -> Tile:
     if beyond is not None:
         looped.remove(beyond)
         lanes = [*[r for r in lanes[:-1] if r is not beyond], beyond, lanes[-1]]
-    return Tile(total, lanes, looped, block, epilogue.computed_before, across, beyond)
+    return Tile(total, lanes, looped, block, before, across, beyond)
 
 
 def can_turn(lane: UOp, accesses: list[Access], block: int) -> bool:

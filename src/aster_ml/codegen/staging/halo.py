@@ -20,6 +20,7 @@ from aster_ml.codegen.cpu.costs import (
     Plan,
 )
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.plans import Halo, TiledLoop
 from aster_ml.codegen.staging.panel import max_nbytes
 from aster_ml.codegen.staging.sliding_windows import (
     Slab,
@@ -112,7 +113,7 @@ def stored_windows(plan: Plan, axis: UOp) -> Windowed | None:
     if not any(a.is_store and a.stride(axis) == 1 for a in plan.accesses):
         return None
     kernel = plan.kernel
-    return find_windowed(kernel.facts, kernel.outputs, axis, kernel.roles.tiled)
+    return find_windowed(kernel.facts, kernel.outputs, axis, tiled(kernel))
 
 
 def loops_around(plan: Plan, found: Windowed) -> list[UOp]:
@@ -153,24 +154,30 @@ def cost_of(plan: Plan, found: Windowed, slab: Slab, lanes: int) -> SlabCost | N
     return SlabCost(found, results, iterations(outer) * blocks * filled * others * each)
 
 
+def tiled(kernel: Kernel) -> frozenset[int]:
+    """The ids of axes that are loops over tiles."""
+    return frozenset([p.axis for p in kernel.plans_of(TiledLoop)])
+
+
 def load_slab(kernel: Kernel, axis: UOp, whole: bool) -> None:
     """The windows of a load along an output axis read a STAGE of what they meet.
 
     Its rows are `whole`, or in phases: what neighbours along the axis read lies side by side.
     """
-    found = find_windowed(kernel.facts, kernel.outputs, axis, kernel.roles.tiled)
-    if found is None or kernel.roles.slab is not None:
+    found = find_windowed(kernel.facts, kernel.outputs, axis, tiled(kernel))
+    if found is None or kernel.plan(Halo) is not None:
         raise KernelOptError("an output axis with windows of one load along it is wanted")
-    kernel.roles.slab = slab = slab_of(found, kernel.next_id, whole)
+    slab = slab_of(found, kernel.next_id, whole)
+    kernel.add(Halo(slab=slab))
     load = slab_load(found, slab, whole, kernel.new_range)
     kernel.sink = substitute(kernel.sink, {found.access.node: load})
 
 
 def fill_slab(kernel: Kernel, target: Target) -> None:
     """What windows share becomes scratch, filled in the loops that it depends on."""
-    stage, slab = kernel.slab_stage(), kernel.roles.slab
-    if stage is None or slab is None:
-        return
+    stage, halo = kernel.slab_stage(), kernel.plan(Halo)
+    assert stage is not None and halo is not None
+    slab = halo.slab
     reads = [u for u in kernel.facts.order if u.op is Ops.LOAD and u.src[0].src[0] is stage]
     value, *axes = stage.src
     others, columns = axes[:-1], axes[-1]
@@ -186,7 +193,7 @@ def fill_slab(kernel: Kernel, target: Target) -> None:
     if slab.phases == 1:
         filled = fill_row(kernel, local, start, value, columns, lanes)
     else:
-        filled = fill_phases(kernel, local, start, value, columns, lanes)
+        filled = fill_phases(kernel, local, start, value, columns, lanes, slab)
     ready = local.after(filled.end(*loops.values()))
     changes = {u: ready.load(u.src[0].src[1]) for u in reads}
     kernel.sink = substitute(kernel.sink, changes)
@@ -205,11 +212,9 @@ def fill_row(kernel: Kernel, place: Stage, start: UOp, value: UOp, columns: UOp,
 
 
 def fill_phases(
-    kernel: Kernel, place: Stage, start: UOp, value: UOp, columns: UOp, lanes: int
+    kernel: Kernel, place: Stage, start: UOp, value: UOp, columns: UOp, lanes: int, slab: Slab
 ) -> UOp:
     """The same, with every so manieth element side by side, out of a row that is loaded whole."""
-    slab = kernel.roles.slab
-    assert slab is not None
     turns = ceildiv(ceildiv(size_of(columns), slab.phases), lanes)
     size = turns * lanes * slab.phases + lanes
     whole = new_stage([place.memory], value.dtype, size=size)

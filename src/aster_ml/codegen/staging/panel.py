@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aster_ml.codegen.kernel import Access, Kernel
+from aster_ml.codegen.plans import PackedPanel, PackedWords, RowSums
 from aster_ml.codegen.prefetch import APART_NBYTES, rows_to_ask_for
 from aster_ml.codegen.staging.stage import new_stage
 from aster_ml.codegen.transforms.trip_counts import masks_of_last, without_conditions
@@ -42,16 +43,17 @@ def stage_panel(kernel: Kernel, slot: int) -> None:
 
     Raises: KernelOptError where it cannot.
     """
-    if kernel.roles.word or kernel.roles.row_steps:
+    if kernel.plan(PackedWords) is not None or kernel.plan(RowSums) is not None:
         raise KernelOptError("sums of whole rows, and panels of words, have no panel beside")
     load_to_pack(kernel, slot)
-    kernel.roles.panel = slot
+    kernel.add(PackedPanel(slot=slot))
 
 
 def pack_panels(kernel: Kernel, target: Target) -> None:
     """The operand that STAGE panel names goes through a packed panel in scratch."""
-    assert kernel.roles.panel is not None
-    a = load_to_pack(kernel, kernel.roles.panel)
+    plan = kernel.plan(PackedPanel)
+    assert plan is not None
+    a = load_to_pack(kernel, plan.slot)
     axes = panel_axes(a, reduced_axes(kernel))
     ahead = rows_to_ask_for(a, axes, target)
     kernel.sink = substitute(

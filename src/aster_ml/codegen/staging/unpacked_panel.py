@@ -15,9 +15,9 @@ why: unpacking takes longer than the products with it; in memory it would be as 
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel
+from aster_ml.codegen.plans import StandIn, UnpackedOperand
 from aster_ml.codegen.staging.panel import max_nbytes
 from aster_ml.codegen.staging.stage import new_stage, position
 from aster_ml.codegen.transforms.unpacked import (
@@ -36,19 +36,6 @@ from aster_ml.uop.rules.symbolic import simplify_around
 
 # Numbers of the memory that stands in begin beyond those of any kernel's arguments.
 FIRST_SLOT = 1 << 16
-
-
-class StandIn(NamedTuple):
-    """Memory that stands in for a value over axes, the outermost first, which has runs of bytes."""
-
-    memory: UOp
-    value: UOp
-    axes: tuple[UOp, ...]
-    run: tuple[UOp, ...]
-
-    def step(self, axis: UOp) -> int:
-        """Elements between neighbours along an axis."""
-        return int(prod([size_of(r) for r in self.axes[self.axes.index(axis) + 1 :]]))
 
 
 def stand_in(kernel: Kernel, target: Target) -> None:
@@ -74,7 +61,8 @@ def stand_in(kernel: Kernel, target: Target) -> None:
         found.append(StandIn(memory, value, tuple(axes), operand.run))
     if changes:
         kernel.sink = substitute(kernel.sink, changes)
-        kernel.roles.unpacked = tuple(found)
+        for operand_memory in found:
+            kernel.add(UnpackedOperand(operand=operand_memory))
 
 
 def is_plain(operand: Operand) -> bool:
@@ -87,7 +75,7 @@ def is_plain(operand: Operand) -> bool:
 
 def unpack(kernel: Kernel, target: Target) -> None:
     """Stand-ins become panels of unpacked numbers, or the numbers where they are read."""
-    for found in kernel.roles.unpacked:
+    for found in [p.operand for p in kernel.plans_of(UnpackedOperand)]:
         for a in [a for a in kernel.accesses() if a.buffer is found.memory]:
             # One after the other: each panel has scratch of its own.
             load = unpacked_load(kernel, target, found, a)

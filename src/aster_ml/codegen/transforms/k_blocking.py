@@ -7,7 +7,8 @@ When it pays is decided in `cpu/k_blocking` and `cpu/heuristic`.
 from __future__ import annotations
 
 from aster_ml.codegen.kernel import Kernel, identity
-from aster_ml.codegen.tails import first_time, store_where
+from aster_ml.codegen.plans import PackedWords, RowSums, ShiftedTile, Strips
+from aster_ml.codegen.tails import first_time, overlaps, store_where
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
@@ -21,12 +22,12 @@ from aster_ml.uop.rules.symbolic import simplify_around
 def can_block(kernel: Kernel) -> bool:
     """Whether sums may lie in the output between strips of their reduction."""
     # What runs twice would add up twice.
-    if kernel.roles.overlaps or len(kernel.stores) != 1 or len(kernel.reduces) != 1:
+    if overlaps(kernel) or len(kernel.stores) != 1 or len(kernel.reduces) != 1:
         return False
     # Those that start early have to be told from those before them.
     sizes = {r.arg.id: size_of(r) for r in kernel.outputs}
-    for number, lanes in kernel.roles.twice.items():
-        if sizes.get(number) != ceildiv(lanes.size, lanes.lanes):
+    for tail in kernel.plans_of(ShiftedTile):
+        if sizes.get(tail.axis) != ceildiv(tail.size, tail.count):
             return False
     (store,), (reduce,) = kernel.stores, kernel.reduces
     return (
@@ -68,21 +69,22 @@ def block_in_output(kernel: Kernel, axis: UOp, length: int) -> None:
         last = strip.alu(Ops.CMPEQ, UOp.index_const(ceildiv(size, length) - 1))
         value = last.where(substitute(store.src[1], {old: total}), total)
     end = UOp(store.op, store.dtype, (store.src[0], value, *store.src[2:]), store.arg)
-    kernel.roles.strips = strip.arg.id
+    kernel.add(Strips(axis=strip.arg.id))
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     once = all(set(loops) <= a.strides.keys() for a in kernel.accesses())
     kernel.outputs.insert(kernel.outputs.index(loops[-1]) if once and loops else 0, strip)
     kernel.sink = kernel.sink.replace(src=(end.end(*kernel.outputs),))
     by_id = {r.arg.id: r for r in kernel.outputs}
-    for number, (inner_id, lanes, whole) in kernel.roles.twice.items():
-        store_where(kernel, first_time(by_id[number], by_id[inner_id], whole, lanes))
+    for tail in kernel.plans_of(ShiftedTile):
+        outer, lanes = by_id[tail.axis], by_id[tail.inner]
+        store_where(kernel, first_time(outer, lanes, tail.size, tail.count))
 
 
 def can_sum_rows(kernel: Kernel) -> bool:
     """Whether one reduction over one loop is all that runs in the output loops."""
     if (
         len(kernel.reduces) != 1
-        or kernel.roles.strips is not None
+        or kernel.plan(Strips) is not None
         or kernel.facts.stores_over_reads
     ):
         return False
@@ -100,12 +102,13 @@ def can_sum_rows(kernel: Kernel) -> bool:
 
 def block_rows(kernel: Kernel, axis: UOp, count: int) -> None:
     """Sums of a whole row of outputs are in scratch; `staging/accumulators` puts them there."""
-    if kernel.roles.word or not can_sum_rows(kernel) or not 0 < count <= size_of(axis):
+    words = kernel.plan(PackedWords) is not None
+    if words or not can_sum_rows(kernel) or not 0 < count <= size_of(axis):
         raise KernelOptError(
             f"one reduction over this axis alone, in all output axes, of memory and not of "
             f"panels, and 1 to {size_of(axis)} steps of it are wanted; {count} are given"
         )
-    kernel.roles.row_steps = count
+    kernel.add(RowSums(count=count))
 
 
 def can_nest(kernel: Kernel, axis: UOp) -> bool:

@@ -15,7 +15,7 @@ from aster_ml.codegen.cpu.costs import (
     Plan,
 )
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
-from aster_ml.codegen.tails import may_split
+from aster_ml.codegen.tails import may_split, shifted_lanes
 from aster_ml.dtype import dtypes
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import VALUES, AxisType, Ops
@@ -62,7 +62,7 @@ def write_out_row(plan: Plan, nodes: int) -> None:
     kernel = plan.kernel
     for r in kernel.outputs:
         # Lanes that start early are not masked.
-        known = r.arg.id == plan.vector_id and r.arg.id not in kernel.roles.early and is_short(r)
+        known = r.arg.id == plan.vector_id and shifted_lanes(kernel, r) is None and is_short(r)
         if known and size_of(r) * nodes <= MAX_BODY and may_split(kernel, r, size_of(r)):
             apply(kernel, Opt(OptOps.UPCAST, axis_name(r), size_of(r)))
 

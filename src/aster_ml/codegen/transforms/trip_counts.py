@@ -37,25 +37,26 @@ NUMBERS = frozenset({"float", "int", "uint"})
 
 def limit_reductions(kernel: Kernel, target: Target) -> None:
     """Limits each sum to the steps at which its terms can be other than zero."""
-    closed = [r for u in kernel.reduces for r in u.src[1:]]
-    changes: dict[UOp, UOp] = {}
-    for u in kernel.reduces:
-        loops = [r for r in u.src[1:] if r.arg.kind is AxisType.REDUCE]
-        # What runs within the innermost loop are lanes at most.
-        outer = loops if len(loops) < len(u.src) - 1 else loops[:-1]
-        if u.arg.op is not Ops.ADD or not outer:
-            continue
-        conditions = nonzero_conditions(u.src[0])
-        if any(differs_by_lane(c) for c in conditions):
-            continue
-        new = u
-        for r in outer:
-            if conditions and r.src[0].op is Ops.CONST and closed.count(r) == 1:
-                new = limited(new, r, conditions)
-        if new is not u:
-            changes[u] = new
+    changes = {u: with_limits(kernel, u) for u in kernel.reduces}
+    changes = {u: new for u, new in changes.items() if new is not u}
     if changes:
         kernel.sink = substitute(kernel.sink, changes)
+
+
+def with_limits(kernel: Kernel, u: UOp) -> UOp:
+    """A reduction with its loops limited to the steps at which its terms can be other than zero."""
+    loops = [r for r in u.src[1:] if r.arg.kind is AxisType.REDUCE]
+    # What runs within the innermost loop are lanes at most.
+    outer = loops if len(loops) < len(u.src) - 1 else loops[:-1]
+    conditions = nonzero_conditions(u.src[0]) if u.arg.op is Ops.ADD and outer else []
+    if not conditions or any(differs_by_lane(c) for c in conditions):
+        return u
+    closed = [r for x in kernel.reduces for r in x.src[1:]]
+    new = u
+    for r in outer:
+        if r.src[0].op is Ops.CONST and closed.count(r) == 1:
+            new = limited(new, r, conditions)
+    return new
 
 
 def nonzero_conditions(value: UOp) -> list[UOp]:

@@ -13,9 +13,9 @@ import pytest
 
 from aster_ml import Tensor, dtypes
 from aster_ml.codegen.gpu.tile_order import tiles_apart
-from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.passes import lower
+from aster_ml.codegen.plans import BlockOrder
 from aster_ml.config import Context
 from aster_ml.errors import KernelOptError
 from aster_ml.renderer.cuda import CudaRenderer
@@ -247,11 +247,9 @@ def test_blocks_go_from_tile_to_tile(stages: int, blocks: str, launched: int) ->
 @pytest.mark.parametrize(("tiles", "rows"), [((5, 3), 2), ((6, 4), 3), ((2, 7, 4), 4)])
 def test_each_tile_has_one_number(tiles: tuple[int, ...], rows: int) -> None:
     axes = [UOp.range(n, i, AxisType.LOOP) for i, n in enumerate(tiles)]
-    kernel = Kernel(kernel_of(Tensor.empty(4) + 1))
-    kernel.roles.tile_rows = (len(tiles) - 2, rows)
     count = int(np.prod(tiles))
     block = UOp.range(count, 9, AxisType.GLOBAL)
-    found = tiles_apart(kernel, block, axes)
+    found = tiles_apart(BlockOrder(axis=len(tiles) - 2, count=rows), block, axes)
     places = [
         tuple([substitute(found[r], {block: UOp.index_const(i)}).ssimplify() for r in axes])
         for i in range(count)
