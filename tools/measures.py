@@ -145,12 +145,10 @@ def lines_of_package(package: str) -> Callable[[], int]:
 
 
 def fields_of_plans() -> int:
-    """Annotated fields of the classes in codegen's plans, and what `Kernel.__init__` gives self."""
-    found = 0
-    for path in ("roles.py", "plans.py"):
-        tree = within("codegen").get(f"src/aster_ml/codegen/{path}")
-        nodes = [] if tree is None else [n for n in tree.body if isinstance(n, ast.ClassDef)]
-        found += sum([isinstance(n, ast.AnnAssign) for node in nodes for n in node.body])
+    """Annotated fields of the classes in codegen/plans, and what `Kernel.__init__` gives self."""
+    tree = within("codegen")["src/aster_ml/codegen/plans.py"]
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    found = sum([isinstance(n, ast.AnnAssign) for node in classes for n in node.body])
     start = next(
         f for f in functions(class_named("Kernel", within("codegen"))) if f.name == "__init__"
     )

@@ -24,9 +24,9 @@ from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import RunArg
 from aster_ml.uop.spec.verify import verify
+from tests.core.golden.kernels import TARGETS
+from tests.core.kernel_checks import kernel_of, memory
 from tests.fuzz.budget import check_all, draws
-from tests.golden.kernels import TARGETS
-from tests.unit.kernel_checks import kernel_of, memory
 
 WIDE = TARGETS["avx512"]
 ALL = (

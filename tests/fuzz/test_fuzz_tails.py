@@ -18,8 +18,8 @@ from aster_ml.device import Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel
 from aster_ml.errors import AsterError, KernelOptError
+from tests.core.kernel_checks import kernel_of, memory
 from tests.fuzz.budget import check_all, draws
-from tests.unit.kernel_checks import kernel_of, memory
 
 SIZES = (1, 2, 3, 7, 8, 13, 16, 31, 32, 33, 100)
 OUTPUT_OPTS = (

@@ -5,14 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-<<<<<<< HEAD
-from aster_ml.config import FOREIGN, SETTINGS
-=======
-import pytest
-
 from aster_ml.compat.settings import FOREIGN
 from aster_ml.config import SETTINGS
->>>>>>> rings
 from aster_ml.device import ALSO_KNOWN, KINDS, NOT_HERE
 from tests.lint.sources import PACKAGE, ROOT
 

@@ -23,7 +23,7 @@ from aster_ml.codegen.plans import (
     TileEpilogue,
 )
 from aster_ml.errors import KernelOptError
-from tests.unit.kernel_checks import kernel_of, memory
+from tests.core.kernel_checks import kernel_of, memory
 
 KINDS = [
     kind
