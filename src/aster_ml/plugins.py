@@ -83,7 +83,7 @@ def provider(question: str) -> Any:
 
 
 def find_name(module: str, name: str) -> Any:
-    """What a module of the core has beside its own names. Raises: AttributeError for nothing."""
+    """Asks plug-ins for a name of a core module. Raises: AttributeError where none has it."""
     owner = sys.modules[module]
     below = vars(owner).get("__path__")
     # Names between underscores are those that Python and its tools try. `from folder import file`
@@ -102,7 +102,7 @@ def open_module(module: str) -> None:
 
 
 def find_attribute(owner: Any, name: str) -> Any:
-    """What an object of the core has beside its own. Raises: AttributeError for nothing."""
+    """Asks plug-ins for an attribute of an object. Raises: AttributeError where none has it."""
     found = MISSING if name.startswith("_") else ask("find_attribute", owner, name)
     if found is MISSING:
         kind = type(owner).__name__

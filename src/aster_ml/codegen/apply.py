@@ -1,4 +1,4 @@
-"""What each Opt does to a kernel: the table from Opts to the functions that apply them.
+"""Applies Opts: the table from each Opt to the function that changes a kernel.
 
 Receives a Kernel and an Opt; changes the kernel, or raises KernelOptError. Which Opts a kernel gets
 is decided in `cpu/heuristic` and `gpu/heuristic`; which may be asked for by hand says `given_opts`.
@@ -223,7 +223,7 @@ APPLY: dict[OptOps, Change | dict[str, Change]] = {
 
 
 def change_of(opt: Opt) -> Change:
-    """What does an Opt in the way that it says.
+    """Finds the change of an Opt in the way that it names.
 
     Raises: KernelOptError where there is no such way.
     """

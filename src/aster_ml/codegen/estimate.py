@@ -42,7 +42,7 @@ class Estimate(NamedTuple):
 
     @property
     def resources(self) -> dict[str, float]:
-        """What can be busy, in words, with its cycles."""
+        """Resources in words, with their cycles."""
         levels = zip(("second cache", "third cache", "memory"), self.moved)
         return {
             "arithmetic": self.arithmetic,
@@ -54,7 +54,7 @@ class Estimate(NamedTuple):
 
     @property
     def bound(self) -> str:
-        """What takes longest, so that all else waits for it."""
+        """Resource that takes longest, so that all else waits for it."""
         found = self.resources
         return max(found, key=found.__getitem__)
 
@@ -86,7 +86,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(kernel: Kernel, target: Target) -> Estimate:
-    """What one core takes for a kernel with the Opts that it has by now."""
+    """Estimates a kernel on one core, with the Opts that it has by now."""
     return Count(kernel, target).total()
 
 
@@ -96,7 +96,7 @@ def pays_threads(kernel: Kernel, target: Target) -> bool:
 
 
 def of_work(operations: int, nbytes: int, target: Target) -> Estimate:
-    """What the work of a kernel takes at best: all lanes busy, each byte moved once."""
+    """Estimates the work of a kernel at best: all lanes busy, each byte moved once."""
     lanes = max(target.vector_bits // 32, 1)
     # A multiplication and the addition of its result are one instruction.
     arithmetic = operations / (2 * lanes * target.issue)
@@ -178,7 +178,7 @@ class Count:
         return self.target.lanes(u.dtype.itemsize)
 
     def times(self, a: Access) -> float:
-        """How often an access happens: in the loops around it, down to the last that changes it."""
+        """Counts how often an access runs, in loops down to the last that changes it."""
         loops: set[UOp] = set(a.strides)
         for r in a.strides:
             loops |= self.around.get(r, frozenset())

@@ -24,7 +24,7 @@ def axes_of(kernel: Kernel) -> list[UOp]:
 
 
 def show_access(a: Access, lanes: list[UOp]) -> str:
-    """How a load or store meets the SIMD lanes."""
+    """Describes how a load or store meets the SIMD lanes."""
     verb = "stores to" if a.is_store else "loads from"
     mine = [r for r in lanes if r in a.strides]
     if not lanes:

@@ -162,7 +162,7 @@ class Kernel:
         self.plans = (*[p for p in self.plans if not plan.replaces(p)], plan)
 
     def move_plans(self, axis: UOp, to: int, *kinds: type[AxisPlan]) -> None:
-        """What plans of these kinds say of an axis becomes true of the one with another id."""
+        """Moves the plans of these kinds from an axis to the one with another id."""
         self.plans = tuple([
             replace(p, axis=to) if isinstance(p, kinds) and p.axis == axis.arg.id else p
             for p in self.plans
@@ -226,7 +226,7 @@ class Kernel:
         self.rewrite({axis: whole}, {axis: parts})
 
     def slab_stage(self) -> UOp | None:
-        """What windows load through scratch, if they do, with the axes that it spans there."""
+        """Finds the scratch that windows load through, with the axes that it spans there."""
         halo = self.plan(Halo)
         if halo is None:
             return None
@@ -304,7 +304,7 @@ def named_axis(axes: list[UOp], name: int | str) -> UOp | None:
 
 
 def identity(op: Ops, dtype: Any) -> Any:
-    """What changes nothing when folded in."""
+    """Neutral element of a fold."""
     return {
         Ops.ADD: 0,
         Ops.MUL: 1,

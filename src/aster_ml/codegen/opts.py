@@ -25,7 +25,7 @@ class UnknownOpts(Enum):
 
 
 class OptOps(Enum):
-    """What can be done to an axis."""
+    """Kinds of change of an axis."""
 
     UPCAST = "UPCAST"  # split off lanes; of a reduction: accumulators side by side
     UNROLL = "UNROLL"  # split off lanes of a reduction that fold into one accumulator
@@ -84,7 +84,7 @@ WITH_OTHER = frozenset({"SWAP", "STAGE row"})
 
 
 class OptDoc(NamedTuple):
-    """What a kind of Opt does, by hand: `rewrite` is before -> after, `when` says what it may be
+    """Documentation of a kind of Opt: `rewrite` is before -> after, `when` says what it may be
     done to, `why` what it gains. `example` is a text of Opts, of which the last one is meant, and
     `kernel` names what they are done to in `tools/make_opts_doc.py`.
     """
@@ -384,7 +384,7 @@ class Opt(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What it does in one text: `UPCAST`, `SPLIT loop`."""
+        """Kind and way in one text: `UPCAST`, `SPLIT loop`."""
         how = self.how or WAYS.get(self.op, ("",))[0]
         return f"{self.op.name} {how}" if how else self.op.name
 
@@ -394,7 +394,7 @@ class Opt(NamedTuple):
 
 
 def axis_name(axis: UOp) -> str:
-    """What Opts call an axis: the name of its range."""
+    """Name of an axis in Opts: that of its range."""
     return f"r{axis.arg.id}"
 
 

@@ -159,7 +159,7 @@ class PipelinedCopies:
         return is_inside
 
     def first(self) -> list[UOp]:
-        """What stands before the loop."""
+        """Prologue: the statements before the loop."""
         return [self.memories.get(u, u) for u in self.before]
 
     @property
@@ -214,7 +214,7 @@ class PipelinedCopies:
         return [*new, *self.waited(0, last=True)]
 
     def by_registers(self) -> list[UOp]:
-        """What is loaded waits in registers."""
+        """Stages through registers: loads of later iterations wait there."""
         first = self.filled(UOp.const(self.loop.dtype, 0), later=False)
         later, sums = self.turn_later(1)
         fills = self.filled(later, later=False)
@@ -236,7 +236,7 @@ class PipelinedCopies:
         return turn.alu(Ops.MOD, UOp.const(turn.dtype, self.stages))
 
     def filled(self, turn: UOp, later: bool) -> list[UOp]:
-        """What fills the stage of a turn, with zeros where there is no such turn."""
+        """Fills the stage of an iteration, with zeros where there is no such iteration."""
         gate = self.is_there(turn)
         listed = self.moved(self.fill, turn, {self.loop: turn}, gate)
         if not later:
@@ -249,7 +249,7 @@ class PipelinedCopies:
         return [marked.get(u, u) for u in listed]
 
     def is_there(self, turn: UOp) -> UOp | None:
-        """Whether there is such a turn, where that is not known."""
+        """Tests whether there is such an iteration, where that is not known."""
         size = self.loop.src[0]
         if turn.op is Ops.RANGE:
             return None
@@ -257,7 +257,7 @@ class PipelinedCopies:
         return None if known else turn.alu(Ops.CMPLT, size)
 
     def used(self, turn: UOp | None = None) -> list[UOp]:
-        """What reads the stage of this turn, the one with this number of all."""
+        """Reads the stage of this iteration, the one with this number of all."""
         turn = self.loop if turn is None else turn
         return settle_where_read(self.moved(self.use, turn, {}, None))
 
@@ -331,7 +331,7 @@ def ends_boxes(u: UOp) -> bool:
 
 
 def base_of(memory: UOp) -> UOp:
-    """What memory was before something was stored there."""
+    """Memory before something was stored there."""
     while memory.op is Ops.AFTER:
         memory = memory.src[0]
     return memory

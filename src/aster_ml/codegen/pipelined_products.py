@@ -100,7 +100,7 @@ class ProductsAhead(CopiesApart):
         return next(u for u in self.use[at:] if u.op is Ops.END and u.src[0] is loop)
 
     def first(self) -> list[UOp]:
-        """What stands before the loop."""
+        """Prologue: the statements before the loop."""
         return [*[k.memory for k in self.kept], *super().first()]
 
     def renumbered(self, nodes: list[UOp]) -> list[UOp]:
@@ -162,7 +162,7 @@ class ProductsAhead(CopiesApart):
         return [*self.moved_to(self.multiply, turn), *self.moved_to(self.rest, turn)]
 
     def loads(self, version: int) -> dict[UOp, UOp]:
-        """What has been kept, of the values that it was."""
+        """Loads the values that have been kept."""
         return {k.value: k.place(version).load() for k in self.kept}
 
 

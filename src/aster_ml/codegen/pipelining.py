@@ -241,11 +241,11 @@ class Fold(NamedTuple):
     ends: tuple[int, ...]  # of the same loops, so the first is the last place
 
     def sizes(self, uops: tuple[UOp, ...]) -> list[int]:
-        """How many turns each loop has."""
+        """Number of iterations of each loop."""
         return [uops[i].src[0].arg for i in self.loops]
 
     def parts(self, uops: tuple[UOp, ...]) -> tuple[list[list[UOp]], list[list[UOp]]]:
-        """What stands before the next loop within each, and what after that."""
+        """Splits each loop's body into what stands before the next loop within, and after it."""
         starts, inner = [*self.loops[1:], self.ends[-1]], len(self.loops) - 1
         before = [list(uops[i + 1 : j]) for i, j in zip(self.loops, starts, strict=True)]
         after = [list(uops[self.ends[i + 1] + 1 : self.ends[i]]) for i in range(inner)]
@@ -432,7 +432,7 @@ class Row:
 
 
 def steps_of_lanes(offset: UOp) -> frozenset[tuple[AxisType | UOp, int, int]]:
-    """What a sum of lanes times constants adds up: the kind of each lane, its size, its step.
+    """Summands of a sum of lanes times constants: the kind of each lane, its size
 
     Lanes of two loops that are alike are not the same nodes; all else has to be.
     """
@@ -452,7 +452,7 @@ def steps_of_lanes(offset: UOp) -> frozenset[tuple[AxisType | UOp, int, int]]:
 
 
 class Handed:
-    """What the stores of a row need of the row: made again from its number, or kept in scratch."""
+    """Values of a row that its stores need: made again from its number, or kept in scratch."""
 
     def __init__(self, uops: tuple[UOp, ...], row: Row) -> None:
         inner = depths(uops, row)
@@ -522,7 +522,7 @@ class StoresLater(Pipeline):
         self.add(UOp(Ops.END, dtypes.void, (r,)))
 
     def handed_on(self, number: UOp, kept: list[tuple[UOp, UOp]], place: int) -> dict[UOp, UOp]:
-        """What stands for the values of a row in its stores; `number` is that of the row."""
+        """Replaces the values of a row in its stores; `number` is that of the row."""
         changes = {self.row.loop: number}
         for u, places in zip(self.handed.kept, kept, strict=True):
             changes[u] = self.add(places[place].load())

@@ -20,7 +20,7 @@ from aster_ml.uop.ranges import size_of
 
 @dataclass(frozen=True, kw_only=True)
 class KernelPlan:
-    """What a pass is to do to a kernel.
+    """Work that a pass does to a kernel.
 
     `count` is how many lanes, steps, stages, rows or blocks; which, says the kind of plan.
     """
@@ -45,7 +45,7 @@ class EachPlan(KernelPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class AxisPlan(KernelPlan):
-    """How the loop over an axis runs; `axis` is the id of its range."""
+    """Way in which the loop over an axis runs; `axis` is the id of its range."""
 
     axis: int
 
@@ -191,7 +191,7 @@ class RowSums(StagePlan):
 
 @dataclass(frozen=True, kw_only=True)
 class Halo(StagePlan):
-    """What sliding windows meet is loaded into a slab: STAGE halo."""
+    """Sliding windows are loaded into a slab: STAGE halo."""
 
     slab: Slab
 

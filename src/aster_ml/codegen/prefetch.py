@@ -40,7 +40,7 @@ class Pass(NamedTuple):
 
 
 def passes_of(facts: Facts) -> list[Pass]:
-    """What reductions fold, what STAGEs keep and what is stored, each with its own loads."""
+    """Lists the folds of reductions, the STAGEs and the stores, each with its own loads."""
     loads = {a.node: a for a in facts.accesses if not a.is_store and a.buffer.op is Ops.PARAM}
     roots = [u.src[0] for u in facts.order if u.op in (Ops.REDUCE, Ops.STAGE)]
     roots += [store.src[1] for store in facts.stores]
@@ -180,7 +180,7 @@ def loads_along(facts: Facts, axis: UOp, run: set[UOp]) -> list[tuple[Access, in
 
 
 def run_of_lanes(a: Access) -> int:
-    """How many neighbours the lanes of an access take at once, 1 where its SIMD lanes lie apart."""
+    """Counts the neighbours that the lanes of an access take at once, 1 where they lie apart."""
     run = 1
     lanes = [(a.strides[r] or 0, r.src[0].arg) for r in a.strides if r.arg.kind.is_lane]
     for step, size in sorted(lanes):
@@ -344,7 +344,7 @@ def step_on(index: UOp, loops: list[UOp]) -> UOp:
 
 
 def rows_to_ask_for(a: Access, axes: list[UOp], target: Target) -> int:
-    """How many elements further what fills a panel over these axes asks for rows that it comes to
+    """Prefetch distance of what fills a panel over these axes, in elements, for rows it comes to
     soon; or 0.
 
     why: of rows far apart the panel takes a run that is too short for processors to ask for it

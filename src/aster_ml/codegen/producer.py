@@ -163,7 +163,7 @@ class CopiesApart(PipelinedCopies):
 
 
 def role(items: int, registers: int) -> UOp:
-    """What follows is done by others."""
+    """Begins the statements of a warp role."""
     return UOp(Ops.ROLE, dtypes.void, (), RoleArg(items, registers))
 
 

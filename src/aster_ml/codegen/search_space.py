@@ -61,7 +61,7 @@ def starts(ast: UOp, target: Target) -> Iterator[Opts]:
 
 
 def neighbours(ast: UOp, target: Target, opts: Opts, most: float | None = None) -> Iterator[Opts]:
-    """What one change makes of a schedule; equal kernels come once.
+    """Yields the schedules one change away; equal kernels come once.
 
     With `most`, those are left out that are estimated to take more than so many times as long.
     """

@@ -153,7 +153,7 @@ def widen_shifted(kernel: Kernel, axis: UOp, tail: ShiftedLanes, count: int) -> 
 
 
 def first_time(outer: UOp, inner: UOp, size: int, lanes: int) -> UOp:
-    """Whether no step of `outer` before has computed this one of lanes that start early."""
+    """Tests that no step of `outer` before has computed this one of lanes that start early."""
     begun = index_alu(Ops.MUL, outer, UOp.index_const(lanes))
     at = index_alu(Ops.ADD, inner, UOp.index_const(size - lanes + 1))
     return begun.alu(Ops.CMPLT, at)
@@ -276,7 +276,7 @@ def run_last_steps_apart(kernel: Kernel, target: Target) -> None:
 
 
 def masks_of(u: UOp, r: UOp, ungated: UOp | None = None) -> frozenset[UOp]:
-    """What masks SIMD lanes of a reduction at the last step of a loop and at no other; or nothing.
+    """Finds the masks of SIMD lanes of a reduction that close at the last step of a loop alone.
 
     Nothing too where the body goes through scratch that all of the row shares. An `ungated` load
     reads scratch that is filled beforehand, with the mask.

@@ -99,7 +99,7 @@ def found_at(place: str) -> Any:
 
 
 def find_name(module: str, name: str) -> Any:
-    """What `module.name` is for such a program; `__all__` is what `import *` takes of both.
+    """Finds `module.name` for such a program; `__all__` is what `import *` takes of both.
 
     Raises: AttributeError for a name of which it is known why it is not there.
     """
@@ -118,7 +118,7 @@ def find_name(module: str, name: str) -> Any:
 
 
 def find_attribute(owner: Any, name: str) -> Any:
-    """What a node or a backend has for such a program."""
+    """Finds an attribute of a node or a backend for such a program."""
     for kind, found in ATTRIBUTES.items():
         if isinstance(owner, kind) and name in found:
             return found_at(found[name])(owner)

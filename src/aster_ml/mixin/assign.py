@@ -461,7 +461,7 @@ class AssignMixin(IndexMixin, DevicesMixin):
 
 
 def overlays_of(u: UOp) -> int:
-    """How many writes by index a value has taken in that has no memory, or as many as it may."""
+    """Counts the writes by index in a value without memory, up to as many as it may have."""
     count = 0
     while u.op is Ops.WHERE and count < MAX_OVERLAYS:
         u = u.src[2]

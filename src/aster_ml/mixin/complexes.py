@@ -32,7 +32,7 @@ def is_complex(x: Any) -> bool:
 
 
 def complex_result(x: Any, operator: str, other: Any, reverse: bool) -> Any:
-    """What an operator of a tensor and a complex operand gives: a complex tensor, or bools."""
+    """Applies an operator to a tensor and a complex operand: a complex tensor, or bools."""
     kind = provider("complex").ComplexTensor
     left, right = (other, x) if reverse else (x, other)
     return getattr(kind(left, device=x.device), operator)(right)

@@ -265,7 +265,7 @@ class CreateMixin(Handle):
         return self.full(self.shape, fill_value, **kwargs)
 
     def made_on_each(self, what: str, make: Callable[..., Any], kwargs: dict[str, Any]) -> Self:
-        """What `make(shape, device=...)` gives for the part of self that each device has."""
+        """Calls `make(shape, device=...)` for the part of self that each device has."""
         devices, axis = self.device, self.uop.axis
         if "device" in kwargs:
             raise DeviceError(
@@ -307,7 +307,7 @@ class CreateMixin(Handle):
 
 
 def symbolic_count(start: Any, stop: Any, step: Any) -> Any:
-    """How many values `arange` gives, where at least one of its arguments is symbolic."""
+    """Counts the values of `arange`, where at least one of its arguments is symbolic."""
     for v in (start, stop, step):
         if isinstance(v, float) and not v.is_integer():
             raise ArgumentError(f"arange: {v} beside a symbolic number; whole numbers are wanted")

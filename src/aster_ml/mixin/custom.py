@@ -26,7 +26,7 @@ from aster_ml.uop.ops import CallArg, Ops
 
 
 def argument(param: UOp, tensors: tuple[Any, ...]) -> UOp:
-    """What stands in the place of a parameter, as one row."""
+    """Node in the place of a parameter, as one row."""
     slot, size = param.arg.slot, param.arg.size
     if slot >= len(tensors):
         raise ArgumentError(f"call: parameter {slot} of {len(tensors)} tensors; there is none")
@@ -47,7 +47,7 @@ def argument(param: UOp, tensors: tuple[Any, ...]) -> UOp:
 def custom_nodes(
     *nodes: UOp, fxn: Callable[..., UOp], grad_fxn: Callable[..., Any] | None = None
 ) -> list[UOp]:
-    """What nodes are after a kernel that `fxn` writes has run on them: `Tensor.custom_kernel`."""
+    """Runs a kernel that `fxn` writes; returns the nodes after it: `Tensor.custom_kernel`."""
     devices = {u.device for u in nodes if u.device is not None}
     if len(devices) > 1:
         raise DeviceError(
@@ -117,7 +117,7 @@ class CustomMixin(Handle):
     def custom_kernel(
         self, *lst: Any, fxn: Callable[..., UOp], grad_fxn: Callable[..., Any] | None = None
     ) -> list[Any]:
-        """What self and the others are after a kernel that `fxn` writes has run on them.
+        """Runs a kernel that `fxn` writes; returns self and the others after it.
 
         `fxn` gets one placeholder for each tensor and returns a sink of stores. The kernel works in
         place: what it writes to is overwritten where it is memory (`Tensor.empty`), a copy of it

@@ -94,7 +94,7 @@ def node_of(data: Any, dtype: DType | None, device: str | tuple[str, ...]) -> UO
 
 
 def what_would_do(value: Any) -> str:
-    """What makes data of a value that is none, as the end of a message; empty where nothing does.
+    """Advice for a value that is no data, as the end of a message; empty where there is none.
 
     Sparse matrices of SciPy and their like have a method for it.
     """
@@ -151,7 +151,7 @@ def node_of_file(path: pathlib.Path, dtype: DType) -> UOp:
 
 
 def elements_in(path: pathlib.Path, dtype: DType) -> int:
-    """How many elements a file has. Raises: as `node_of_file` does, and ShapeError for a part."""
+    """Counts the elements of a file. Raises: as `node_of_file` does, and ShapeError for a part."""
     size = disk.plain_file_size(path)
     if size % dtype.itemsize:
         raise ShapeError(

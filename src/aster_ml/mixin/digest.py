@@ -51,7 +51,7 @@ def rotations() -> tuple[list[int], list[int]]:
 
 
 def round_constants() -> list[int]:
-    """What the first word is changed by in each round, from a shift register of 8 bits."""
+    """Constants that change the first word in each round, from a shift register of 8 bits."""
     constants, register = [], 1
     for _ in range(ROUNDS):
         word = 0

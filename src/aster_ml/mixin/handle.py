@@ -380,7 +380,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         return made
 
     def seen_as(self, make: Callable[[Any], Any]) -> Self:
-        """What `make` makes of our node by movement, as one view, whatever it pads on the way."""
+        """Applies `make` to our node, movement alone, as one view, whatever it pads on the way."""
         node = u = make(self.uop)
         while u is not self.uop:
             if MULTI_SEEN and u.has_multi:
@@ -486,7 +486,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
 
     @property
     def requires_grad(self) -> bool | None:
-        """Whether gradients are wanted; None leaves that to an optimiser.
+        """Says whether gradients are wanted; None leaves that to an optimiser.
 
         Set on a tensor, `backward` leaves a gradient there; what is computed from it inherits it,
         and stays a step that gradients go through where True is set on it as well.
@@ -914,7 +914,7 @@ def plain_node(x: Any) -> UOp:
 
 
 def compared_number(op: Ops, x: Any, dtype: DType, reverse: bool) -> tuple[bool | None, Any]:
-    """How all values of a dtype compare with a number, or None where they differ; and a number that
+    """Compares all values of a dtype with a number, None where they differ; and a number
     the dtype holds and with which they compare alike.
     """
     if dtype.kind not in ("int", "uint", "bool"):
@@ -989,7 +989,7 @@ def nobody() -> None:
 
 
 def apart(u: UOp, made: UOp) -> UOp:
-    """What movement has made of a node, or where a tensor has some of that, the same apart from it.
+    """Applies movement to a node, or where a tensor has some of that, the same apart from it.
 
     What an operation does with its operand is no use of another tensor that shows it so.
     """

@@ -113,7 +113,7 @@ class IndexMixin(Handle):
 
 
 def parse_indices(x: Handle, indices: Any) -> Parsed:
-    """What stands in the brackets, checked against the shape of `x`.
+    """Parses the indices in brackets, checked against the shape of `x`.
 
     Raises: IndexRangeError for too many indices, for ints outside their axis and for things that
     are no index; ArgumentError for a step of 0.
@@ -196,7 +196,7 @@ def as_index(x: Handle, item: Any) -> Any:
 
 
 def axes_used(item: Any) -> int:
-    """How many axes of the source an item stands for."""
+    """Number of axes of the source that an item stands for."""
     if item is None or item is Ellipsis:
         return 0
     return item.ndim if isinstance(item, Handle) and item.dtype is dtypes.bool else 1
@@ -349,7 +349,7 @@ def cut_spans(x: M, spans: list[Span]) -> M:
 
 
 def cut_node(node: UOp, parsed: Parsed) -> UOp:
-    """What the ints and slices of an index leave of a node, new axes put in."""
+    """Applies the ints and slices of an index to a node, new axes put in."""
     return cut_spans(node, parsed.spans).reshape(parsed.shape)
 
 

@@ -1,4 +1,4 @@
-"""What other packages ask of a tensor by protocol: arrays, functions of NumPy, shared memory.
+"""Implements protocols of other packages: arrays, functions of NumPy, shared memory.
 
 Receives arrays and capsules of others, or what they ask; returns tensors over the same memory, or
 ours as arrays and capsules. What is shared is seen by both sides: what one writes, the other reads.
@@ -205,7 +205,7 @@ class InteropMixin(ShownMixin):
         return getattr(ufunc, method)(*as_numpy(inputs), **kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """What a function of NumPy makes of our elements as arrays."""
+        """Applies a function of NumPy to our elements as arrays."""
         return func(*as_numpy(args), **dict(zip(kwargs, as_numpy(kwargs.values()))))
 
     def __buffer__(self, flags: int) -> memoryview:

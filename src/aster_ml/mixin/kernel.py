@@ -1,4 +1,4 @@
-"""What a UOp has for kernels that are written by hand: memory, axes, stores and their order.
+"""Adds to UOp what hand-written kernels need: memory, axes, stores and their order.
 
 A kernel's author gets memory (`placeholder`), makes axes (`range`), reads and writes elements
 (`m[i, j]`, `m[i, j].set(value)`), says in which order (`after`) and inside of which loops (`end`),
@@ -184,7 +184,7 @@ class KernelMixin:
         return self.make(Ops.REDUCE, self.dtype, (self, *ranges), arg)
 
     def custom_kernel(*src: Any, fxn: Any, grad_fxn: Any = None) -> list[Any]:
-        """What nodes of tensors are after a hand-written kernel has run on them."""
+        """Runs a hand-written kernel; returns the nodes of its tensors after it."""
         found: list[Any] = ABOVE["custom_kernel"](*src, fxn=fxn, grad_fxn=grad_fxn)
         return found
 

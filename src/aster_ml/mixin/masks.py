@@ -1,4 +1,4 @@
-"""What a mask picks: places on the host, and values written where it holds.
+"""Indexes by masks: places on the host, and values written where a mask holds.
 
 Receives tensors of bools beside the values. How many elements a mask picks depends on data, so the
 mask is computed and read; where the number does not matter, nothing is read.
@@ -66,7 +66,7 @@ def check_mask(mask: Handle, part: tuple[Any, ...]) -> None:
 
 
 def mask_in(x: Handle, indices: Any) -> Any:
-    """What stands in the brackets as a mask, where it is one; None where it is something else."""
+    """Finds a mask in the brackets; None where there is something else."""
     if isinstance(indices, Handle):
         return indices if indices.dtype is dtypes.bool and indices.ndim else None
     if isinstance(indices, np.ndarray) or (isinstance(indices, list) and is_plain(indices)):

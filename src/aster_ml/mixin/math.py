@@ -34,7 +34,7 @@ def beyond(x: Any, dtype: DType) -> int:
 
 
 def mask_beside(x: Any, mask: Any, what: str) -> Any:
-    """What stands beside `x` in an operation on bits.
+    """Operand beside `x` in an operation on bits.
 
     A number is taken by its bits, whatever the sign that the dtype gives to the highest of them.
 

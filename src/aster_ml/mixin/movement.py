@@ -102,7 +102,7 @@ class MovementMixin(OwnMixin):
         raise NotImplementedError
 
     def seen_as(self, make: Callable[[Any], Any]) -> Self:
-        """What `make` makes of self by movement, as one view, whatever it pads on the way."""
+        """Applies `make` to self, movement alone, as one view, whatever it pads on the way."""
         return make(self)  # type: ignore[no-any-return]
 
     @property

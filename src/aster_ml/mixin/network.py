@@ -27,7 +27,7 @@ DISTANCES = 2
 
 
 class NetworkMixin(JoinMixin, MathMixin, CreateMixin):
-    """What a network asks of its words."""
+    """Words of a sorting network, with their exchanges."""
 
     __slots__ = ()
 
@@ -148,7 +148,7 @@ def exchanged(a: list[W], b: list[W]) -> tuple[list[W], list[W]]:
 
 
 def is_before(a: list[W], b: list[W]) -> W:
-    """Whether `a` is less, by the first of its words that differs."""
+    """Tests whether `a` is less, by the first of its words that differs."""
     before = a[-1] < b[-1]
     for x, y in zip(a[-2::-1], b[-2::-1], strict=True):
         before = (x < y) | (x.eq(y) & before)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 else:
 
     class Base(LossMixin, SolveMixin):
-        """What this module adds to."""
+        """Class that this module adds to."""
 
         __slots__ = ()
 

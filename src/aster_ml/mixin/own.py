@@ -1,4 +1,4 @@
-"""What an operation returns that leaves its operand as it is: a value of its own.
+"""Marks results of operations that leave their operand as it is: values of their own.
 
 Receives and returns values of any kind. For nodes, which nothing changes, that is the operand
 itself; tensors, which may be written to, have their own answer (`mixin.handle`).

@@ -288,7 +288,7 @@ class Pooling:
             ]
 
     def beyond_end(self, a: int, size: Any, before: Any, after: Any) -> Any:
-        """How far the last window of `ceil_mode` reaches beyond the padded end of axis `a`."""
+        """Distance of the last window of `ceil_mode` beyond the padded end of axis `a`."""
         reach, step = self.dilation[a] * (self.kernel[a] - 1) + 1, self.stride[a]
         count = ceildiv(size + before + after - reach, step) + 1
         if (count - 1) * step >= size + before:

@@ -522,7 +522,7 @@ def stored(
 
 
 def kept(value: H, requires_grad: bool | None) -> H:
-    """What was computed from drawn numbers, stored, with no gradient towards them."""
+    """Stores what was computed from drawn numbers, with no gradient towards them."""
     made = value.contiguous()
     made.requires_grad = requires_grad
     return made

@@ -19,7 +19,7 @@ Axis = Any  # int | Sequence[int] | None; None means all axes
 
 
 def identity_of(op: Ops, dtype: DType) -> Any:
-    """What a reduction of no elements gives."""
+    """Result of a reduction of no elements."""
     if op is Ops.ADD or op is Ops.OR:
         return dtypes.as_const(0, dtype)
     if op is Ops.MUL or op is Ops.AND:
@@ -130,7 +130,7 @@ class ReduceMixin(OwnMixin):
         return self.bitwise_not()
 
     def any(self, axis: Axis = None, keepdim: bool = False) -> Self:
-        """Whether any element over `axis` is true.
+        """Tests whether any element over `axis` is true.
 
         Shapes: self [n, m], axis=1 -> [n].
         Dtype: bool.
@@ -138,7 +138,7 @@ class ReduceMixin(OwnMixin):
         return self.cast(dtypes.bool).fold(Ops.OR, axis, keepdim, "any")
 
     def all(self, axis: Axis = None, keepdim: bool = False) -> Self:
-        """Whether all elements over `axis` are true.
+        """Tests whether all elements over `axis` are true.
 
         Shapes: self [n, m], axis=1 -> [n].
         Dtype: bool.
@@ -146,7 +146,7 @@ class ReduceMixin(OwnMixin):
         return self.cast(dtypes.bool).fold(Ops.AND, axis, keepdim, "all")
 
     def reduced_count(self, axis: Axis, what: str) -> Any:
-        """How many elements meet in each result."""
+        """Number of elements that meet in each result."""
         return prod([self.shape[a] for a in self.resolve_axes(axis, what)])
 
     def divided(self, count: Any) -> Self:

@@ -78,16 +78,16 @@ class ScalarMixin(ElementwiseMixin):
     # kinds of numbers
 
     def isnan(self) -> Self:
-        """Whether it is no number."""
+        """Tests whether it is NaN."""
         return self.ne(self)
 
     def isinf(self, detect_positive: bool = True, detect_negative: bool = True) -> Self:
-        """Whether it is infinite, of the signs asked for."""
+        """Tests whether it is infinite, of the signs asked for."""
         up = self.eq(math.inf).bitwise_and(detect_positive)
         return up.bitwise_or(self.eq(-math.inf).bitwise_and(detect_negative))
 
     def isfinite(self) -> Self:
-        """Whether it is a number and not infinite."""
+        """Tests whether it is a number and not infinite."""
         return self.isinf().bitwise_or(self.isnan()).logical_not()
 
     # activations

@@ -29,7 +29,7 @@ LONGEST_ROW = 32
 
 
 class ScanMixin(JoinMixin, MathMixin, CreateMixin):
-    """What has come together so far."""
+    """Cumulative operations."""
 
     __slots__ = ()
 

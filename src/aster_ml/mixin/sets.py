@@ -18,7 +18,7 @@ from aster_ml.uop.infer import show_shape
 
 
 class Unique(NamedTuple):
-    """What differs, rising; where each stands first, which of them each element is, how often."""
+    """Distinct elements, rising; the first place of each, each element's number, the counts."""
 
     values: Any
     indices: Any

@@ -14,12 +14,12 @@ from aster_ml.uop.sharding import MULTI_SEEN, shard_bounds
 
 
 class ShardMixin:
-    """What a node on several devices is made by."""
+    """Ways to make a node on several devices."""
 
     __slots__ = ()
 
     def multi(self, axis: int | None) -> Self:
-        """What each of several devices has, as parts of a value that is longer along `axis`."""
+        """Joins what several devices have, as parts of a value that is longer along `axis`."""
         u: Any = self
         first, *rest = u.src if u.op is Ops.MULTI else [u.copy_to(d) for d in u.device]
         made: Self = first.beside(rest, axis)

@@ -67,7 +67,7 @@ class ShownMixin(AssignMixin):
         return f"{head[:-1]}:\n {text.replace(chr(10), chr(10) + ' ')}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the values of one or two axes as a table."""
+        """Text for a notebook: the values of one or two axes as a table."""
         array = known_values(self)
         if array is None or array.ndim not in (1, 2) or not array.size:
             return f"<pre>{html.escape(repr(self))}</pre>"

@@ -161,7 +161,7 @@ class SolveMixin(LinalgMixin):
         return self.eye_like().expand(self.shape) if result is None else result
 
     def matrix_rank(self, rtol: Any = None) -> Any:
-        """How many singular values exceed `rtol` times the greatest.
+        """Counts the singular values that exceed `rtol` times the greatest.
 
         Without `rtol`, max(m, n) times the epsilon of the dtype of self: 2**-10 of float16.
 
@@ -213,7 +213,7 @@ def tolerance(x: Any, rtol: Any) -> Any:
 
 
 def epsilon(dtype: DType) -> float:
-    """How far the next number above 1 is."""
+    """Distance from 1 to the next number above."""
     return float(2.0 ** -dtypes.finfo(dtype)[1])
 
 

@@ -21,7 +21,7 @@ ABOVE: dict[str, Callable[..., Any]] = {}
 
 
 class SymbolMixin:
-    """What can be asked of a size."""
+    """Questions about a size."""
 
     __slots__ = ()
 

@@ -42,7 +42,7 @@ class Axis(NamedTuple):
 
     @property
     def beyond(self) -> int:
-        """How far the products of all elements of the kernel reach beyond that, or fall short."""
+        """Distance by which the products of all kernel elements reach beyond, or fall short."""
         return self.gap * (self.kernel - 1) + 1 - self.stride
 
     @property

@@ -103,13 +103,13 @@ class GradientCell(Cell):
 
 
 def names_of_cell(handle: Any) -> int:
-    """How often the cell of a tensor is named, the asking included."""
+    """Counts the names of a tensor's cell, the asking included."""
     cell = handle.cell
     return getrefcount(cell)
 
 
 class Alone:
-    """What has a cell that nobody else has."""
+    """Reference counts of a cell that nobody else has."""
 
     def __init__(self) -> None:
         self.cell = Cell()
@@ -161,7 +161,7 @@ def listed(steps: Steps) -> list[Any]:
 
 
 def shown(whole: UOp, steps: Steps) -> UOp:
-    """What the steps make of a whole."""
+    """Applies the steps to a whole."""
     for op, dtype, rest, arg in listed(steps):
         whole = UOp(op, dtype, (whole, *rest), arg)
     return whole
@@ -189,7 +189,7 @@ def is_view(uop: UOp) -> bool:
 
 
 def under_view(u: UOp) -> UOp:
-    """What lies under movement ops, each of whose elements stands for one element below."""
+    """Node under movement ops, each of whose elements stands for one element below."""
     while u.op in ONE_TO_ONE:
         u = u.src[0]
     return u
@@ -214,7 +214,7 @@ def unnamed(u: UOp) -> UOp:
 
 
 def own_value(u: UOp) -> UOp:
-    """What a node shows, as a value that later writes to the memory below do not change.
+    """Copies what a node shows to a value that later writes to the memory below do not change.
 
     A CAST to the dtype that it has: the body of a schedule has none of these, so it costs nothing
     where the value is only computed with, and realized it has memory of its own.

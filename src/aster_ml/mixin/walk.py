@@ -1,4 +1,4 @@
-"""What a node can be asked of the graph below it, and the marks that it can be given.
+"""Asks the graph below a node, and marks nodes.
 
 Walks are `uop/graph`'s, which stands above and is reached by `ABOVE`.
 """
@@ -39,7 +39,7 @@ class WalkMixin:
         return order if gate is None else {u: None for u in order if gate(u)}
 
     def topovisit(self, visitor: Callable[[Any], T], cache: dict[Any, T]) -> T:
-        """What `visitor` gives for self, having been asked of every node below; `cache` fills."""
+        """Visits nodes below, then self; returns `visitor`'s result for self; fills `cache`."""
         for u in ABOVE["toposort"](self, enter=lambda u: u not in cache):
             if u not in cache:
                 cache[u] = visitor(u)

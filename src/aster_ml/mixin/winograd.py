@@ -107,7 +107,7 @@ TRANSFORMS: dict[int, tuple[Transform, Transform, Transform]] = {
 
 
 def part(x: UOp, cuts: dict[int, tuple[int, int]]) -> UOp:
-    """What lies between two places of some axes."""
+    """Part between two places of some axes."""
     return x.mop(Ops.SHRINK, tuple([cuts.get(i, (0, s)) for i, s in enumerate(x.shape)]))
 
 

@@ -128,7 +128,6 @@ KERNEL_STAGE = (
     "codegen.passes.mark_differences",
     "codegen.passes.choose_row",
     "codegen.passes.limit_reductions",
-    "codegen.passes.sum_rows",
     "codegen.passes.fold_together",
     "codegen.passes.prepare_divisors",
 )

@@ -57,12 +57,12 @@ class Language:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it may be called: its own name, and that of its file."""
+        """Names of the model: its own, and that of its file."""
         return self.name, self.path.name, self.path.stem
 
     @property
     def room(self) -> int:
-        """How many tokens a prompt may have: one place is left for an answer."""
+        """Most tokens of a prompt: one place is left for an answer."""
         return self.engine.model.context - 1
 
     def keep(self) -> bool:

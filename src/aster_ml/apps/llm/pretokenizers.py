@@ -1,4 +1,4 @@
-r"""How byte-level vocabularies cut text before they merge bytes: patterns by the file's own name.
+r"""Cuts text for byte-level vocabularies before bytes are merged, by the file's own patterns.
 
 Receives the value of `tokenizer.ggml.pre`; returns regular expressions, applied one after the
 other. The patterns are those that the published tokenizers of the models state: data of these.

@@ -107,7 +107,7 @@ class Tokenizer:
     # what the file says
 
     def get(self, key: str, default: Any = None) -> Any:
-        """What the file says of the tokenizer."""
+        """Value of a key of the tokenizer in the file."""
         return self.metadata.get(f"tokenizer.ggml.{key}", default)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -312,7 +312,7 @@ class Tokenizer:
 
 
 def too_long(said: str, room: int) -> ArgumentError:
-    """What is said of a text that has no room."""
+    """Error of a text that has no room."""
     return ArgumentError(
         f"the prompt has {said}, and there is room for {room} tokens; it has to be shorter "
         "(nothing is cut in silence), or the context longer (--context)"
@@ -355,5 +355,5 @@ class Stream:
         return self.decoder.decode(self.bytes_of[token] if token < len(self.bytes_of) else b"")
 
     def end(self) -> str:
-        """What is left: U+FFFD for a character that is cut."""
+        """Returns the rest: U+FFFD for a character that is cut."""
         return self.decoder.decode(b"", final=True)

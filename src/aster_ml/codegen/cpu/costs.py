@@ -60,7 +60,7 @@ MAX_BODY = 512
 
 @dataclass
 class Plan:
-    """What is known of a kernel while its schedule is chosen."""
+    """Facts of a kernel while its schedule is chosen."""
 
     kernel: Kernel
     target: Target
@@ -81,7 +81,7 @@ class Plan:
 
 
 def execution_count(access: Access) -> int:
-    """How often an access happens when what does not change in a loop is hoisted out of it."""
+    """Counts how often an access runs once loop-invariant ones are hoisted."""
     return iterations(access.strides)
 
 
@@ -145,7 +145,7 @@ def between(access: Access, axis: UOp, axes: list[UOp]) -> UOp | None:
 
 
 def reuse_of(access: Access, nest: list[UOp], axis: UOp | None, lanes: int) -> float:
-    """How many results a loaded value may serve in a register tile: other outputs' lanes."""
+    """Counts the results that a loaded value may serve in a register tile: other outputs' lanes."""
     if access.is_store:
         return 1.0
     free = 1
@@ -210,7 +210,7 @@ def widths(target: Target, axis: UOp, lanes: int, early: bool = False) -> tuple[
 
 
 def accumulators(plan: Plan, u: UOp) -> int:
-    """How many steps of a reduction can be under way, and sums be kept, at a time.
+    """Counts the steps of a reduction that can be under way, each with a sum of its own.
 
     As many as a sum has where one needs the maximum: both may share a loop (`pipelining`),
     unless there are more, of what a row has beyond whole SIMD values.
@@ -240,7 +240,7 @@ def axis_text(axis: UOp | None) -> str:
 
 
 def bodies_side_by_side(plan: Plan, nodes: int) -> int:
-    """How many bodies of so many nodes have to stand side by side to keep the processor busy."""
+    """Counts the bodies of so many nodes that have to stand side by side to fill the pipeline."""
     steps = iterations([r for r in plan.kernel.outputs if not r.arg.kind.is_lane])
     return 1 if steps < LEAST_REPEATED else unroll_for_ilp(plan.target, nodes)
 

@@ -199,7 +199,7 @@ def makes_pairs(target: Target, group: int) -> bool:
 
 
 def step_of(target: Target, group: int, rows: int, values: int) -> Estimate:
-    """What one step of a tile of so many rows and SIMD values keeps busy."""
+    """Estimates one step of a tile of so many rows and SIMD values."""
     costs, results = target.costs, rows * values
     if makes_pairs(target, group):
         split = rows * costs.split_row + values * costs.split_value

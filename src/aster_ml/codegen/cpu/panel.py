@@ -31,7 +31,7 @@ from aster_ml.uop.ranges import iterations
 
 
 class Packing(NamedTuple):
-    """What it takes to load SIMD values from a packed panel: filling it, and strips."""
+    """Cost of loading SIMD values from a packed panel: filling it, and strips."""
 
     cycles: float
     strips: int

@@ -142,7 +142,7 @@ def moved_lanes(plan: Plan, lanes: int) -> int:
 
 
 def columns_ahead(plan: Plan, loads: list[Access]) -> int:
-    """How many steps before it goes down some columns a product asks for them; 0 for never.
+    """Prefetch distance of columns that a product goes down, in steps; 0 for none.
 
     It pays where each row is on a page of its own, which prefetchers do not cross, and no near
     cache holds all of the matrix. What is asked for should fit the second one until it is wanted.
@@ -262,7 +262,7 @@ def columns_cost(plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UO
 
 
 def rows_ahead(plan: Plan, axis: UOp, loads: Iterable[Access]) -> int:
-    """How many steps of an axis further rows should be asked for; 0 where it does not pay.
+    """Prefetch distance of further rows, in steps of an axis; 0 where it does not pay.
 
     It pays where passes after the first find a row in the cache, and the row is long enough for
     memory to rest meanwhile.

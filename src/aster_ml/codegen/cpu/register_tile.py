@@ -32,7 +32,7 @@ Tile = dict[UOp, int]
 
 
 class Load(NamedTuple):
-    """What tiles ask of a load: the axes that it changes with, among them those in far steps."""
+    """Load as a tile sees it: the axes that it changes with, among them those in far steps."""
 
     strides: dict[UOp, int | None]
     has_lanes: bool
@@ -228,7 +228,7 @@ def load_of(plan: Plan, a: Access, vector: set[UOp]) -> Load:
 
 
 def lines_kept(plan: Plan, step: int) -> int:
-    """How many lines so many bytes apart the first cache has room for, ways of a page each."""
+    """Counts the lines so many bytes apart that the first cache keeps: ways of a page each."""
     sets = plan.target.page_nbytes // max(
         math.gcd(step, plan.target.page_nbytes), plan.target.line_nbytes
     )

@@ -50,7 +50,7 @@ def is_short_row(access: Access, axis: UOp, reduce: UOp) -> bool:
 
 
 def row_lanes(plan: Plan, axis: UOp | None, lanes: int) -> int:
-    """How many lanes along an output axis have a short row each of every reduction; 0 for none.
+    """Counts the lanes along an output axis with a short row each of every reduction; 0 for none.
 
     Of what is loaded nothing serves two results: else a register tile has more of it; save for
     what serves all of them, as a bias. Lanes that are left over start early, since masked ones

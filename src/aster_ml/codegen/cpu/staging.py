@@ -48,7 +48,7 @@ def choose_row(kernel: Kernel, target: Target) -> None:
 
 
 def choose_staging(kernel: Kernel, target: Target) -> None:
-    """What goes through scratch once loops and lanes are final, and steps that run apart.
+    """Chooses what goes through scratch once loops and lanes are final, and steps that run apart.
 
     Panels of words have no other staging beside them.
     """

@@ -91,7 +91,7 @@ def rows_start_early(plan: Plan, axis: UOp, lanes: int) -> bool:
 
 
 def reach(a: Access) -> int:
-    """How far apart the first and the last element of an access along reductions are, and one."""
+    """Distance from the first to the last element of an access along reductions, plus one."""
     steps = [(abs(a.stride(r) or 0), r) for r in a.strides if r.arg.kind is AxisType.REDUCE]
     return 1 + sum(step * (size_of(r) - 1) for step, r in steps)
 
@@ -207,7 +207,7 @@ def peels(axis: UOp, lanes: int) -> bool:
 
 
 def tail_overhead(size: int, steps: int) -> float:
-    """What an axis takes that is gone through in so many steps at a time, the last ones twice."""
+    """Cost of an axis in so many steps at a time, of which the last are computed twice."""
     return float(ceildiv(size, steps) * steps / size)
 
 

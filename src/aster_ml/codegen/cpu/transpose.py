@@ -99,7 +99,7 @@ def store_lines(plan: Plan, vector: UOp) -> int:
 
 
 def axis_across(plan: Plan, vector: UOp) -> UOp | None:
-    """What is left, as a loop, of the axis that has the SIMD lanes."""
+    """Finds the loop that is left of the axis with the SIMD lanes."""
     ids = [r for r in plan.kernel.outputs if r.arg.id == plan.vector_id and r is not vector]
     loops = [r for r in ids if not r.arg.kind.is_lane and r.src[0].op is Ops.CONST]
     return loops[0] if loops else None

@@ -41,7 +41,7 @@ FLOAT32_INFINITY = 0x7F800000
 
 
 def is_nan(x: UOp) -> UOp:
-    """Whether x is NaN."""
+    """Tests whether x is NaN."""
     return x.ne(x)
 
 
@@ -63,7 +63,7 @@ def decode(stored: UOp, dtype: DType) -> UOp:
 
 
 def encode(value: UOp, dtype: DType) -> UOp:
-    """What is stored for a float32 that equals a value of `dtype`."""
+    """Encodes a float32 that equals a value of `dtype` as it is stored."""
     if dtype is dtypes.float16:
         return value.cast(dtypes.float16)
     if dtype is dtypes.bfloat16:
@@ -72,7 +72,7 @@ def encode(value: UOp, dtype: DType) -> UOp:
 
 
 def encode_constant(value: float, dtype: DType) -> UOp:
-    """What is stored for a number."""
+    """Encodes a number as it is stored."""
     form = NARROW[dtype]
     if dtype is dtypes.float16:
         return UOp.const(dtype, round_float(value, dtype))

@@ -53,7 +53,7 @@ def subnormal(u: UOp) -> float:
 
 
 def at_most(x: UOp, dtype: DType, below: bool) -> UOp:
-    """Whether a number is 0 or below it, or else 0 or above it; NaN is neither."""
+    """Tests whether a number is 0 or below it, or else 0 or above it; NaN is neither."""
     zero = UOp.const(dtype, 0.0)
     beyond = x.alu(Ops.CMPLT, zero) if below else zero.alu(Ops.CMPLT, x)
     return beyond.alu(Ops.OR, x.alu(Ops.CMPEQ, zero))

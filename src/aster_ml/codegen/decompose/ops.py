@@ -63,7 +63,7 @@ class Abilities(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def abilities_of(target: Target) -> Abilities:
-    """What the walk asks of a target."""
+    """Reads from a target what the walk asks of it."""
     native = frozenset(
         [d for d in dtypes.all if target.has_dtype(d.name)] + [dtypes.void, dtypes.index]
     )
@@ -125,7 +125,7 @@ class Decomposition:
         self.has_threefry = False
 
     def run(self, order: dict[UOp, None]) -> UOp:
-        """What the last node of the order becomes."""
+        """Decomposes nodes in order and returns the last."""
         new, native, rewritten = self.new, self.native, self.rewritten
         if Ops.DOT in rewritten and any([u.op is Ops.DOT and self.splits(u) for u in order]):
             order = toposort(split_words(order))
@@ -279,7 +279,7 @@ class Decomposition:
         return value
 
     def encode(self, value: UOp, dtype: DType) -> UOp:
-        """What is stored for a value of an emulated dtype."""
+        """Encodes a value of an emulated dtype as it is stored."""
         known = self.stored.get((value, dtype))
         return encode(value, dtype) if known is None else known
 

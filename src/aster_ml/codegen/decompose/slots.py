@@ -1,4 +1,4 @@
-"""What an op takes on a Target: the arithmetic that it becomes, counted on what replaces it.
+"""Counts the instructions of an op on a Target by the arithmetic that replaces it.
 
 Receives nodes and a Target; returns instructions for one element. What replaces ops is said in
 `decompose/ops`; nothing is replaced here.
@@ -45,7 +45,7 @@ def counted(
 
 
 def more_slots(nodes: Iterable[UOp], target: Target) -> int:
-    """What these nodes take beyond one instruction each."""
+    """Counts the instructions of these nodes beyond one each."""
     return sum([slots_of(u, target) - 1 for u in nodes if u.op in LONG])
 
 

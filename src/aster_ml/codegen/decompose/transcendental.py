@@ -177,7 +177,7 @@ TANH_FLOAT64 = (
 
 
 class Format(NamedTuple):
-    """What the algorithms need to know of a binary float type.
+    """Properties of a binary float type that the algorithms use.
 
     `fraction` counts the stored bits of the significand. Added to a number of moderate size,
     `magic` rounds it to an integer, which then stands in the low bits of the sum. `root_half` are
@@ -584,7 +584,7 @@ def bit_window(words: list[UOp], position: UOp, levels: int, count: int) -> list
 
 
 def quarters_float32(bits: UOp, wide: DType = dtypes.float64) -> tuple[UOp, UOp]:
-    """How many quarter turns, modulo 4, are nearest to a float32, and what is left beside them.
+    """Reduces a float32 to quarter turns, modulo 4, and the rest beside
 
     `bits` are those of a finite number of at least 1. The count is a uint32, the rest a float32 in
     [-pi/4, pi/4], rounded once, or where float32 has to do for `wide`, a few times.
@@ -620,7 +620,7 @@ def multiply_high(x: UOp, y: UOp) -> UOp:
 
 
 def quarters_float64(bits: UOp) -> tuple[UOp, UOp]:
-    """How many quarter turns, modulo 4, are nearest to a float64, and what is left beside them.
+    """Reduces a float64 to quarter turns, modulo 4, and the rest beside them.
 
     As `quarters_float32`, with a uint64 and a float64; the rest has an error of about 1 ULP.
     """

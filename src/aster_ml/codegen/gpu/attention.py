@@ -119,14 +119,14 @@ def is_last(u: UOp) -> bool:
 
 
 def before_casts(u: UOp) -> UOp:
-    """What CASTs make a value of."""
+    """Value below CASTs."""
     while u.op is Ops.CAST:
         u = u.src[0]
     return u
 
 
 def factors(u: UOp, core: TensorCore) -> tuple[UOp, UOp] | None:
-    """What a sum of products multiplies, before it is made wider."""
+    """Factors of a sum of products, before they are made wider."""
     value = u.src[0]
     if u.arg.op is not Ops.ADD or value.op is not Ops.MUL or u.dtype.name != core.result:
         return None
@@ -135,7 +135,7 @@ def factors(u: UOp, core: TensorCore) -> tuple[UOp, UOp] | None:
 
 
 def same_at(u: UOp, scores: UOp, keys: UOp) -> UOp | None:
-    """What a reduction over keys folds, with its axes and those of its scores renamed.
+    """Operand of a reduction over keys, with its axes and those of its scores renamed.
 
     None where it has no scores of its own, over as many steps.
     """

@@ -45,7 +45,7 @@ def whole_rows(n: int) -> int:
 
 
 def keys_of_boxes(parts: Attention) -> int:
-    """How many keys lie in one stage."""
+    """Number of keys in one stage."""
     return MOST_KEYS if size_of(parts.keys) > MOST_KEYS else FEWEST_KEYS
 
 
@@ -56,7 +56,7 @@ def columns_of_product(parts: Attention) -> int:
 
 
 def why_no_boxes(parts: Attention, core: TensorCore) -> str:
-    """What keeps boxes from bringing the operands of attention to a tensor core, or nothing."""
+    """Names what keeps TMA from bringing operands of attention to a tensor core, if anything."""
     if core.size("n") != columns_of_product(parts):
         return f"{columns_of_product(parts)} columns at a time are wanted"
     widths = size_of(parts.depth), size_of(parts.columns)
@@ -83,7 +83,7 @@ def why_no_boxes(parts: Attention, core: TensorCore) -> str:
 
 
 def stages_of_boxes(parts: Attention, target: Target) -> int:
-    """How many tiles of keys and values there is room for beside queries; 1 where none is."""
+    """Number of tiles of keys and values that fit beside queries; 1 where none does."""
     widths = [whole_rows(size_of(r)) * 2 for r in (parts.depth, parts.columns)]
     tile = keys_of_boxes(parts)
     room = target.local_bytes - GROUPS * ROW * widths[0]
@@ -105,7 +105,7 @@ class BoxBuilder(Builder):
     most_warps, most_together = GROUPS, MOST_COLUMNS
 
     def keys_of_tile(self) -> int:
-        """How many keys one stage has."""
+        """Number of keys of one stage."""
         return keys_of_boxes(self.parts)
 
     def core_of_scores(self) -> TensorCore:

@@ -79,7 +79,7 @@ def most_keys(keys: UOp, core: TensorCore) -> int:
 
 
 def keys_of_tile(parts: Attention, core: TensorCore) -> int:
-    """How many keys lie in local memory at a time."""
+    """Number of keys in local memory at a time."""
     width = room_of(parts.depth, core) + room_of(parts.columns, core)
     most = most_keys(parts.keys, core)
     short = min(TILES.values())
@@ -91,7 +91,7 @@ def keys_of_tile(parts: Attention, core: TensorCore) -> int:
 
 
 def stages_of(parts: Attention, core: TensorCore, target: Target) -> int:
-    """How many tiles of keys and values there is room for while they are copied; 1 where none is.
+    """Number of tiles of keys and values that fit while they are copied; 1 where none does.
 
     why: with two, the copies of a tile have the time of all products of the one before
     """
@@ -109,7 +109,7 @@ def bits_along(axes: Mapping[str, UOp], axis: str) -> list[UOp]:
 
 
 def below(u: UOp, n: int) -> UOp:
-    """Whether an index is less than a number."""
+    """Tests whether an index is less than a number."""
     return u.alu(Ops.CMPLT, UOp.index_const(n))
 
 
@@ -169,7 +169,7 @@ class Builder:
         self.row = index_alu(Ops.ADD, start, self.along("c", "m", self.row_bits))
 
     def turns(self, block: UOp, height: int) -> UOp:
-        """How many tiles of keys a block looks at: with a triangular mask those up to its last row.
+        """Number of tiles of keys for a block: with a triangular mask those up to its last row.
 
         why: of the others each power is 0
         """
@@ -184,7 +184,7 @@ class Builder:
         return simplify(index_alu(Ops.SUB, UOp.index_const(most), left))
 
     def keys_of_tile(self) -> int:
-        """How many keys lie in local memory at a time."""
+        """Number of keys in local memory at a time."""
         return keys_of_tile(self.parts, self.core)
 
     def core_of_scores(self) -> TensorCore:
@@ -326,11 +326,11 @@ class Builder:
         return memory, memory.index(position(self.rows)).store(first).end(*self.rows)
 
     def now(self, memory: UOp, init: UOp, axes: tuple[UOp, ...] | None = None) -> UOp:
-        """What lies in memory at the beginning of a turn of the loop over tiles."""
+        """Content of memory at the beginning of a turn of the loop over tiles."""
         return self.loaded(memory.after(init, self.turn), self.rows if axes is None else axes)
 
     def changed(self, memory: UOp, value: UOp, axes: tuple[UOp, ...]) -> UOp:
-        """What lies in memory at the end of a turn."""
+        """Content of memory at the end of a turn."""
         return memory.index(position(axes)).store(value).end(self.turn, *axes)
 
     @staticmethod
@@ -426,12 +426,12 @@ class Builder:
 
     @property
     def row_gate(self) -> UOp | None:
-        """Whether a row is one of the kernel's, where there are more in blocks."""
+        """Tests whether a row is one of the kernel's, where blocks have more."""
         n, height = size_of(self.parts.rows), self.warps * self.core.size("m")
         return below(self.row, n) if n % height else None
 
     def column_gate(self, column: UOp) -> UOp | None:
-        """Whether a column is one of the kernel's, where products have more."""
+        """Tests whether a column is one of the kernel's, where products have more."""
         n = self.heads[1]
         return below(column, n) if n % self.core.size("n") else None
 
@@ -478,7 +478,7 @@ class Builder:
         return key, below(key, n) if n % self.tile else None
 
     def score(self, scores: UOp) -> UOp:
-        """What the kernel makes of a score, at the place where a work-item has it."""
+        """Computes what the kernel makes of a score, at the place where a work-item has it."""
         parts = self.parts
         key, inside = self.key_of(self.turn)
         place = {**self.outside, parts.rows: self.row, parts.keys: key, parts.scores: scores}
@@ -488,7 +488,7 @@ class Builder:
         return score if inside is None else inside.where(score, MINUS_INFINITY)
 
     def stored(self, stores: Iterable[UOp], sums: dict[UOp, UOp], first: UOp | None) -> list[UOp]:
-        """What the kernel stores of some columns, or of rows, which one work-item of each does."""
+        """Stores some columns, or rows, by one work-item of each."""
         parts, core = self.parts, self.core
         place = {**self.outside, parts.rows: self.row, **sums}
         if first is None:

@@ -128,7 +128,7 @@ def with_axes(kernel: Kernel, mixed: list[Mixed], inner: list[Inner], keys: UOp)
 
 
 def outer_factors(u: UOp, core: TensorCore) -> tuple[UOp, UOp] | None:
-    """What is made of inner products and rounded, and what it is multiplied with."""
+    """Factors of an outer product: what is made of inner products and rounded, and the other."""
     found = factors(u, core)
     if found is None:
         return None

@@ -55,7 +55,7 @@ def registers_of(parts: Slopes, tile: int) -> int:
 
 
 def stages_of(parts: Slopes, core: TensorCore, target: Target) -> int:
-    """How many tiles of what lies along keys there is room for while they are copied; 1 where none.
+    """Number of tiles along keys that fit while they are copied; 1 where none does.
 
     why: with two, the copies of a tile have the time of all products of the one before
     """
@@ -70,7 +70,7 @@ def stages_of(parts: Slopes, core: TensorCore, target: Target) -> int:
 
 
 def keys_of_tile(parts: Slopes, core: TensorCore) -> int:
-    """How many keys lie in local memory at a time."""
+    """Number of keys in local memory at a time."""
     fitting = [n for n in TILES if registers_of(parts, n) <= MOST_REGISTERS]
     return min((fitting or TILES[-1:])[0], most_keys(parts.keys, core))
 
@@ -91,7 +91,7 @@ class SlopeBuilder(Builder):
     """A gradient of attention while it is being built."""
 
     def keys_of_tile(self) -> int:
-        """How many keys lie in local memory at a time."""
+        """Number of keys in local memory at a time."""
         return keys_of_tile(self.parts, self.core)
 
     @property
@@ -111,7 +111,7 @@ class SlopeBuilder(Builder):
         return bool(self.parts.is_nothing(self.parts.keys, self.parts.rows))
 
     def turns(self, block: UOp, height: int) -> UOp:
-        """How many tiles a block looks at: with a triangular mask those that have powers."""
+        """Number of tiles for a block: with a triangular mask those that have exponentials."""
         turns = super().turns(block, height)
         if not self.begins_at_row:
             return turns
@@ -156,7 +156,7 @@ class SlopeBuilder(Builder):
         return UOp(Ops.SINK, dtypes.void, tuple(effects), arg)
 
     def inner_products(self, tiles: list[Tile], barrier: UOp) -> dict[UOp, UOp]:
-        """What a work-item has of each product of rows with a tile."""
+        """Lists a work-item's elements of each product of rows with a tile."""
         parts, core = self.parts, self.core
         lanes, chunk = self.lanes_of(scores=True), index_times(self.chunk, self.step)
         depths = [room_of(x.depth, core) for x in parts.inner]

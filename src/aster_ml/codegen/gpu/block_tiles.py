@@ -98,7 +98,7 @@ def price(
     tile: Tile, unit: tuple[int, int], sizes: tuple[int, int], itemsize: int, others: int,
     units: int, rate: float = 1.0, own: int = 0,
 ) -> float:  # fmt: skip
-    """What a step of the reduction takes for all results, in multiplications.
+    """Cost of a step of the reduction for all results, in multiplications.
 
     `own` numbers are read from local memory for the results of a work-item, or of a warp, where
     each of them is not read once.
@@ -419,7 +419,7 @@ def stage_tile(plan: Plan, reduce: UOp, depth: UOp, outputs: list[UOp], rank: in
 
 
 def opts_along(tile: Tile, pair: tuple[UOp, UOp], target: Target) -> list[list[tuple[OptOps, int]]]:
-    """How both axes of a tile are split, innermost first.
+    """Lists the splits of both axes of a tile, innermost first.
 
     A work-item has four neighbouring results along each, which are 16 bytes of an operand, and then
     those of other work-items lie between; of a warp four are along the axis that is outer in memory
@@ -437,7 +437,7 @@ def opts_along(tile: Tile, pair: tuple[UOp, UOp], target: Target) -> list[list[t
 
 
 def strip_nbytes(tile: Tile, staged: list[Access], pair: tuple[UOp, UOp]) -> list[int]:
-    """What a strip of each operand takes in local memory."""
+    """Bytes of a strip of each operand in local memory."""
     sides = dict(zip(pair, tile.sides((1, 1)), strict=True))
     return [
         prod([side for r, side in sides.items() if r in a.node.ranges])

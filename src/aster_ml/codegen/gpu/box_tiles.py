@@ -85,7 +85,7 @@ def can_be_boxes(load: UOp, core: TensorCore, side: UOp, depth: UOp) -> bool:
 
 
 def tile_of(core: TensorCore, load: UOp, side_id: int, folded: list[UOp]) -> Tile:
-    """How the tile of an operand lies in memory. Raises: KernelOptError where no box brings it."""
+    """Layout of an operand's tile in memory. Raises: KernelOptError where TMA does not bring it."""
     form, nbytes = address_of(load, core), load.dtype.itemsize
     mine = [
         r

@@ -77,7 +77,7 @@ def group_of(u: UOp) -> UOp | None:
 def in_registers(
     kernel: Kernel, u: UOp, value: UOp, lanes: tuple[UOp, ...]
 ) -> tuple[UOp, tuple[UOp, ...]]:
-    """What a work-item has of a row, and its lanes, as those of the results of that row.
+    """Elements of a row that a work-item has, and its lanes, as those of the results of the
 
     rewrite: REDUCE(v(k), k) -> REDUCE(v(o), o), for lanes o of results that the sum is the same for
     why: values of a row that several sums and the results read are the same nodes then, which are
@@ -127,7 +127,7 @@ def assign_teams(
 
 
 def neighbours_in_warp(item: UOp, step: int, warp: int) -> int:
-    """How many neighbours of a team, each `step` work-items from the next, lie in one warp.
+    """Counts the neighbours of a team, each `step` work-items from the next, within one warp.
 
     A power of two that divides the team: then the number of the other work-item of an exchange
     differs in one bit. 1 where that is not so, as where neighbours are in different warps.
@@ -189,7 +189,7 @@ def fold_in_memory(
 
 
 def rounds(count: int) -> list[int]:
-    """How many values each work-item folds in each round, of so many.
+    """Lists how many values each work-item folds in each round, of so many.
 
     Two rounds where both together are half as many: another barrier takes time, too.
     """

@@ -101,7 +101,7 @@ def largest_divisor(r: UOp, limit: int) -> int:
 
 
 def items_along(r: UOp, most: int) -> int:
-    """How many work-items lie along an axis: what divides it, or `most` where that is too few."""
+    """Number of work-items along an axis: a divisor of it, or `most` where that is too few."""
     n = largest_divisor(r, most)
     return n if 2 * n >= most or r.src[0].op is not Ops.CONST or size_of(r) < most else most
 
@@ -180,7 +180,7 @@ def keep_rows(plan: Plan, row: UOp, reduced: list[UOp]) -> bool:
 
 
 def team_of_row(plan: Plan, row: UOp) -> int:
-    """How many work-items have a row that is read again for each sum: more, the longer it is.
+    """Number of work-items for a row that is read again for each sum: more, the longer it is.
 
     why: it is in the cache that processors share as long as few rows are under way at once
     """
@@ -190,7 +190,7 @@ def team_of_row(plan: Plan, row: UOp) -> int:
 
 
 def lanes_of(kernel: Kernel, r: UOp) -> int:
-    """How many SIMD lanes were split off an axis: those that walk memory just inside of it."""
+    """Number of SIMD lanes split off an axis: those that walk memory just inside of it."""
     for a in kernel.accesses():
         step = a.strides.get(r)
         for lane, inner in a.strides.items():
@@ -253,7 +253,7 @@ def group_reductions(plan: Plan, columns: UOp | None) -> None:
 
 
 def team_size(target: Target, results: int, along: bool) -> int:
-    """How many work-items reduce one of so many results, at most.
+    """Most work-items that reduce one of so many results.
 
     As many as keep all processors busy; one warp of them needs no local memory.
     """
@@ -265,7 +265,7 @@ def team_size(target: Target, results: int, along: bool) -> int:
 
 
 def columns_of_block(plan: Plan, columns: UOp, results: int) -> int:
-    """How many work-items lie along columns: fewer where some processors would have no block.
+    """Number of work-items along columns: fewer where some processors would have no block.
 
     Those of half as many still read whole lines of memory.
     """
@@ -305,7 +305,7 @@ def share_operands(plan: Plan, outputs: list[UOp]) -> None:
 
 
 def elements(access: Access) -> int:
-    """How many elements a load reads, of axes that it changes along."""
+    """Number of elements that a load reads, of axes that it changes along."""
     return iterations(access.strides)
 
 

@@ -1,4 +1,4 @@
-"""What a search may change of a schedule of work-groups: Opts that may come, and other sizes.
+"""Lists changes that a search may make to a schedule of work-groups: further Opts, other sizes.
 
 Receives a kernel whose Opts are applied, those Opts and a Target; returns lists of Opts, each one
 change away. Some do not fit the kernel, which shows when they are applied. Which of them is
@@ -148,7 +148,7 @@ def items_of(kernel: Kernel) -> int:
 
 
 def idle(kernel: Kernel, target: Target) -> float:
-    """How many times as long blocks take as they would if all processors had their share of them.
+    """Ratio of the time of blocks to that of the same work spread evenly over all processors.
 
     A processor that has no block left waits for the others, and one with few work-items in its
     blocks waits for each of their loads.

@@ -165,7 +165,7 @@ def block_number(
 
 
 def taken_apart(whole: UOp, axes: Sequence[UOp]) -> dict[UOp, UOp]:
-    """What each axis is, of one number for all of them; the last one goes fastest."""
+    """Splits one number for all axes into one for each; the last axis goes fastest."""
     found: dict[UOp, UOp] = {}
     for i, r in enumerate(reversed(axes)):
         found[r] = whole if i == len(axes) - 1 else index_alu(Ops.MOD, whole, r.src[0])

@@ -177,7 +177,7 @@ def store_boxes(
     kernel: Kernel, core: TensorCore, axes: dict[str, UOp], result: Result, own: list[UOp],
     target: Target,
 ) -> None:  # fmt: skip
-    """What a kernel stores leaves by boxes; `own` are the arrays that operands lie in."""
+    """Stores a kernel's results by TMA; `own` are the arrays that operands lie in."""
     boxes_have_room(core, result)
     value, ended = kernel.stores[0].src[1], kernel.sink.src[0].src[1:]
     leaving = kernel.plan(ResultTile)

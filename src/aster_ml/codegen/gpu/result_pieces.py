@@ -57,7 +57,7 @@ def store_pieces(
     kernel: Kernel, core: TensorCore, ids: dict[str, int], axes: dict[str, UOp], order: list[int],
     target: Target,
 ) -> None:  # fmt: skip
-    """What a kernel stores leaves in pieces of 16 bytes.
+    """Stores a kernel's results in pieces of 16 bytes.
 
     Raises: KernelOptError where it cannot.
     """
@@ -110,7 +110,7 @@ def address(result: Result) -> UOp:
 
 
 def gates_of(result: Result, row: UOp, column: UOp) -> list[UOp]:
-    """What says that a piece is not beyond the ends of the tensor, where some are."""
+    """Tests that a piece is not beyond the ends of the tensor, where some are."""
     gates = []
     for side, at in ((result.far, row), (result.near, column)):
         if 1 + sum([(size_of(r) - 1) * n for r, n in side.steps.items()]) > side.size:

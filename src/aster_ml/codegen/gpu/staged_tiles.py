@@ -57,7 +57,7 @@ class Layout(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Number of rows."""
         return int(prod([size(r) for r in self.far]))
 
     @property
@@ -257,7 +257,7 @@ def in_banks(layout: Layout, itemsize: int, parts: Fragments | None) -> Layout:
 
 
 def side_by_side(target: Target) -> AxisType:
-    """What the lanes are that a load or store moves at a time."""
+    """Kind of the lanes that a load or store moves at a time."""
     return AxisType.VECTOR if target.vector_bits else AxisType.UPCAST
 
 

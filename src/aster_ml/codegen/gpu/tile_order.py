@@ -109,7 +109,7 @@ class Clusters(NamedTuple):
 
 
 def clusters_of(kernel: Kernel, blocks: Sequence[UOp]) -> Clusters | None:
-    """How blocks are clusters, where an Opt says so.
+    """Finds the clusters of blocks that an Opt asks for.
 
     Raises: KernelOptError where there are none along the axis.
     """
@@ -130,7 +130,7 @@ def is_rank(u: UOp) -> bool:
 
 
 def tiles_apart(order: BlockOrder, tile: UOp, axes: Sequence[UOp]) -> dict[UOp, UOp]:
-    """What each axis of blocks is, of the number of a tile.
+    """Splits the number of a tile into one for each axis of blocks.
 
     Axes other than the one of the order and the last one beside it stand outside of strips.
     """
@@ -164,7 +164,7 @@ def below(tile: UOp, axes: Sequence[UOp], size: int) -> tuple[UOp, dict[UOp, UOp
 
 
 def turns_of(block: UOp, tiles: int) -> UOp:
-    """How many tiles a block computes of all of them."""
+    """Counts the tiles that a block computes."""
     left = index_alu(Ops.SUB, UOp.index_const(tiles - 1), block)
     turns = index_alu(Ops.IDIV, left, block.src[0])
     return simplify(index_alu(Ops.ADD, turns, UOp.index_const(1)))

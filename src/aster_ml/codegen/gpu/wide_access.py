@@ -53,7 +53,7 @@ def widen_reductions(plan: Plan) -> None:
 
 
 def lanes_along(plan: Plan, axis: UOp, accesses: list[Access]) -> int:
-    """How many steps of an axis these accesses can take at a time, each all of them or one."""
+    """Counts the steps of an axis that these accesses can take at a time, each all or one."""
     wide = [a for a in accesses if a.stride(axis) == 1]
     if not wide or axis.src[0].op is not Ops.CONST:
         return 1

@@ -306,7 +306,7 @@ class Linearizer:
         self.uops.append(made)
 
     def map(self, u: UOp) -> UOp:
-        """What a source has become."""
+        """Lowered form of a source."""
         new = self.new
         stack = [u]
         while u not in new:

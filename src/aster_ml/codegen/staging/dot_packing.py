@@ -49,7 +49,7 @@ class Product(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """How many products each result adds up."""
+        """Number of products that each result adds up."""
         return size_of(self.axis)
 
     @property
@@ -60,7 +60,7 @@ class Product(NamedTuple):
 
 
 def find_product(kernel: Kernel) -> Product | None:
-    """What DOT applies to, if the kernel is that."""
+    """Recognises a product that DOT computes."""
     reduces = kernel.reduces
     if len(reduces) != 1:
         return None
@@ -112,12 +112,12 @@ def has_vector(f: Access) -> bool:
 
 
 def words_of(narrow: DType | None) -> int:
-    """How many elements of a dtype fit in one word that a DOT takes; 1 where it takes none."""
+    """Counts the elements of a dtype in one word that a DOT takes; 1 where it takes none."""
     return WORD_NBYTES // narrow.itemsize if narrow in BITS else 1
 
 
 def group_of(narrow: DType | None, target: Target) -> int:
-    """How many elements of a dtype go in one word: as many as an instruction takes, else 1."""
+    """Counts the elements of a dtype in one word: as many as an instruction takes, else 1."""
     return words_of(narrow) if narrow is not None and narrow.name in target.dot_dtypes else 1
 
 
@@ -322,7 +322,7 @@ class Operand:
         return self.made(index_alu(Ops.MUL, step, UOp.index_const(self.group)), self.group)
 
     def last(self) -> UOp:
-        """What is over, in the low bits of a word."""
+        """Remainder, in the low bits of a word."""
         return self.made(UOp.index_const(self.product.steps - self.over), self.over)
 
     def made(self, first: UOp, count: int) -> UOp:

@@ -59,7 +59,7 @@ class Tile(NamedTuple):
 
 
 def finish_in_loop(kernel: Kernel, target: Target) -> None:
-    """What is done with the results of a long register tile is done in a loop over them."""
+    """Finishes the results of a long register tile in a loop over them."""
     plan = kernel.plan(TileEpilogue)
     assert plan is not None
     tile = find_tile(kernel, plan)
@@ -125,7 +125,7 @@ def tile_of(kernel: Kernel) -> tuple[UOp, list[UOp]] | None:
 
 
 def accesses_after(kernel: Kernel, total: UOp) -> list[Access]:
-    """What is loaded and stored once a sum is there."""
+    """Accesses after a sum is complete."""
     after = toposort(kernel.stores[0], enter=lambda u: u is not total)
     return [a for a in kernel.accesses() if a.node in after]
 

@@ -54,7 +54,7 @@ class SlabCost(NamedTuple):
 
 
 def slab_cost(plan: Plan, axis: UOp, lanes: int) -> SlabCost | None:
-    """What a slab for the windows along a SIMD axis would take; None where it gains nothing."""
+    """Cost of a slab for the windows along a SIMD axis; None where it gains nothing."""
     found = stored_windows(plan, axis)
     if found is None or found.columns.stride > MAX_PHASES:
         return None
@@ -99,7 +99,7 @@ def far_slab(plan: Plan, axis: UOp, lanes: int) -> SlabCost | None:
 
 
 def uses_of_element(plan: Plan, found: Windowed) -> float:
-    """How often each element that windows meet is used."""
+    """Counts how often each element that windows meet is used."""
     (u,) = plan.kernel.reduces
     loops = iterations(list(u.ranges.union(u.src[1:])))
     met = found.row_count * found.columns.places
@@ -124,7 +124,7 @@ def loops_around(plan: Plan, found: Windowed) -> list[UOp]:
 
 
 def cost_of(plan: Plan, found: Windowed, slab: Slab, lanes: int) -> SlabCost | None:
-    """How much of a slab there is room for at a time, and what filling all of it takes."""
+    """Finds the part of a slab that fits at a time, and the cost of filling all of it."""
     a, columns, rows = found.access, found.columns, found.rows
     others = iterations(list(found.others))
     room = max_nbytes(plan.target) // a.buffer.dtype.itemsize
@@ -174,7 +174,7 @@ def load_slab(kernel: Kernel, axis: UOp, whole: bool) -> None:
 
 
 def fill_slab(kernel: Kernel, target: Target) -> None:
-    """What windows share becomes scratch, filled in the loops that it depends on."""
+    """Stages what windows share in scratch, filled in the loops that it depends on."""
     stage, halo = kernel.slab_stage(), kernel.plan(Halo)
     assert stage is not None and halo is not None
     slab = halo.slab

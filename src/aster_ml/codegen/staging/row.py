@@ -156,7 +156,7 @@ def fill(
 
 
 def bodies_of(v: UOp, turns: int, target: Target) -> int:
-    """How many SIMD values of a row are computed side by side, in so many turns of one each."""
+    """Counts the SIMD values of a row to compute side by side, in iterations of one each."""
     nodes = [u for u in toposort(v) if u.op in VALUES and u.dtype is not dtypes.index]
     most = unroll_for_ilp(target, len(nodes) + more_slots(nodes, target))
     return next((n for n in (4, 3, 2) if n <= most and turns % n == 0), 1)

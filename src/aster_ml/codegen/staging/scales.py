@@ -40,7 +40,7 @@ class Scales:
         return self.found[factor]
 
     def inside(self, value: UOp, loops: list[UOp]) -> dict[UOp, UOp]:
-        """What in a value is staged, the largest such parts, and the loads in their place."""
+        """Finds the largest staged parts of a value, and the loads in their place."""
         found: dict[UOp, UOp] = {}
         stack = [value]
         while stack:

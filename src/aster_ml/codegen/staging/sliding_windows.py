@@ -39,7 +39,7 @@ class Window(NamedTuple):
 
     @property
     def places(self) -> int:
-        """How many places there are from the first to the last."""
+        """Number of places from the first to the last."""
         steps = 0 if self.inner is None else size_of(self.inner) - 1
         return self.stride * (size_of(self.out) - 1) + self.dilation * steps + 1
 
@@ -67,7 +67,7 @@ class Windowed(NamedTuple):
 
 
 class Slab(NamedTuple):
-    """How rows lie in scratch: each in so many phases, `pitch` elements from one to the next.
+    """Layout of rows in scratch: so many phases, `pitch` elements from one to the next.
 
     `columns` is the id of the axis along a row; `rows` says which of them windows meet.
     """

@@ -83,7 +83,7 @@ def unpack(kernel: Kernel, target: Target) -> None:
 
 
 def unpacked_load(kernel: Kernel, target: Target, found: StandIn, a: Access) -> UOp:
-    """What is read in place of a load of a stand-in."""
+    """Value in place of a load of a stand-in."""
     axes = panel_axes(kernel, a)
     nbytes = prod([size_of(r) for r in axes]) * a.buffer.dtype.itemsize
     plain = all([a.strides[r] is not None for r in axes])
@@ -105,7 +105,7 @@ def panel_axes(kernel: Kernel, a: Access) -> list[UOp]:
 
 
 def uses_again(kernel: Kernel, a: Access) -> int:
-    """How often loops inside of those that a panel changes with go through it."""
+    """Counts how often loops inside of those that a panel changes with go through it."""
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     inside = max([i for i, r in enumerate(loops) if r in a.strides], default=-1) + 1
     return int(prod([size_of(r) for r in loops[inside:]]))
@@ -114,7 +114,7 @@ def uses_again(kernel: Kernel, a: Access) -> int:
 def places(
     kernel: Kernel, found: StandIn, a: Access, axes: list[UOp]
 ) -> tuple[dict[UOp, UOp], list[UOp]]:
-    """What the axes of a panel become where it is filled, and the loops and lanes of that.
+    """Maps the axes of a panel to those where it is filled, and lists the loops and
 
     Where the run of the packed numbers goes along a sum, so many steps of it are SIMD lanes, and
     what was a SIMD value of results stands side by side: it is transposed on its way.

@@ -92,7 +92,7 @@ def differs_by_lane(condition: UOp) -> bool:
 
 
 def masks_of_last(gates: Iterable[UOp], r: UOp, lane: UOp) -> frozenset[UOp]:
-    """What masks lanes at the last step of a loop and at no other, of gates; or nothing."""
+    """Finds the gates that mask lanes at the last step of a loop and at no other."""
     if r.arg.kind.is_lane or r.src[0].op is not Ops.CONST or size_of(r) < 2:
         return frozenset()
     found = frozenset([c for g in gates for c in conditions_of(g) if {r, lane} <= c.ranges])
@@ -159,7 +159,7 @@ class Bounds:
         self.exact.append(condition)
 
     def count(self, places: dict[UOp, int]) -> int:
-        """How many steps there are where the loops that they depend on are at these places."""
+        """Counts the steps where the loops that they depend on are at these places."""
         first = max([0, *[x.at(places) for x in self.low]])
         return min([self.size, *[x.at(places) for x in self.high]]) - first
 

@@ -64,7 +64,7 @@ def pinned_axis(gate: UOp, short: list[UOp]) -> tuple[UOp, int] | None:
 
 
 def place_of(buffer: UOp, index: UOp) -> tuple[UOp, int, frozenset[tuple[UOp, int]]]:
-    """What is the same of two elements exactly where they are."""
+    """Key that is equal for two elements exactly where they are."""
     form = form_of(index)
     return buffer, form.const, frozenset(form.terms.items())
 
