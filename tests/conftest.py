@@ -89,7 +89,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 # Names of devices that are stand-ins, as parameters of the conformance suite have them.
-STAND_INS = re.compile(r"CUDA|METAL")
+STAND_INS = re.compile(r"CUDA|METAL|OPENCL")
 # Suites of all devices, of which few are stand-ins.
 FOR_ALL = ("test_alu_conformance.py", "test_tensor_conformance.py")
 
@@ -101,7 +101,7 @@ def imports_stand_ins(path: Path) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests that run kernels for GPUs on the CPU."""
+    """Marks the tests that run kernels for GPUs on the CPU, PoCL's among them."""
     for item in items:
         of_all = item.path.name in FOR_ALL
         if imports_stand_ins(item.path) and (not of_all or STAND_INS.search(item.name)):

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import resource
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+RAISERS = 5  # tests that raised the peak of a worker most, which the summary names
 DEPTH = 3  # folders of a test's path that rows of the summary keep: tests/core/codegen
 
 
@@ -32,7 +33,8 @@ class Clock:
         self.path = path
         self.last = spent()
         self.of_test: defaultdict[str, float] = defaultdict(float)
-        self.peak_mib = 0
+        self.more_mib: Counter[str] = Counter()
+        self.peak_mib = self.worker_peak = 0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -41,15 +43,17 @@ class Clock:
         """Gives a report the CPU seconds since the report before, and the process's peak memory."""
         report = yield
         now = spent()
-        report.cpu_seconds = now - self.last
-        report.peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        self.last = now
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        report.cpu_seconds, report.peak_mib = now - self.last, peak
+        report.more_mib = peak - self.worker_peak if self.worker_peak else 0
+        self.last, self.worker_peak = now, peak
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Adds a report up; with several workers this runs in the process that starts them."""
         self.of_test[report.nodeid] += getattr(report, "cpu_seconds", 0.0)
         self.peak_mib = max(self.peak_mib, getattr(report, "peak_mib", 0))
+        self.more_mib[report.nodeid] += getattr(report, "more_mib", 0)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Prints CPU seconds by folder, the largest first."""
@@ -62,6 +66,9 @@ class Clock:
             terminalreporter.write_line(f"{seconds:8.1f}  {folder}")
         total = sum(folders.values())
         terminalreporter.write_line(f"{total:8.1f}  all, a worker's peak {self.peak_mib} MiB")
+        for name, mib in self.more_mib.most_common(RAISERS):
+            if mib > 0:
+                terminalreporter.write_line(f"{mib:8d}  MiB more at {name}")
         if self.path is not None:
             rows = sorted(self.of_test.items(), key=lambda row: -row[1])
             text = "".join(f"{seconds:9.3f} {name}\n" for name, seconds in rows)
