@@ -57,8 +57,8 @@ print("attention:      ", kernels(x.scaled_dot_product_attention(x, x)))
 
 # %% 2. Hop by hop
 #
-# What happens between `realize()` and a result are six hops (docs/explanation/overview.md). Walk along with one
-# expression. First the tensors' graph, as you built it:
+# What happens between `realize()` and a result are six hops (docs/explanation/overview.md). Walk
+# along with one expression. First the tensors' graph, as you built it:
 
 a = Tensor.rand(8, 16).realize()
 w = Tensor.rand(16, 32).realize()
@@ -220,7 +220,8 @@ with Context(CACHE=0):
 passes.BEFORE_OPTS = passes.BEFORE_OPTS[:-1]
 
 # To keep such a rule, it goes into a table of src/aster_ml/uop/rules with `rewrite:` and `why:` in
-# its docstring, and tests/core/rules tries it from then on. docs/tutorial has the way of a whole new op.
+# its docstring, and tests/core/rules tries it from then on. docs/tutorial has the way of a whole
+# new op.
 
 # %% 9. Schedules of your own
 #

@@ -193,8 +193,8 @@ print(f"one kernel is {ratio:.1f} times as fast; more than 1: {ratio > 1}")
 # %% 5. A kernel by hand
 #
 # Where an expression cannot say what you mean, write the kernel: loops, loads, stores, as nodes. It
-# runs on every device, since it is graph like everything else (docs/how-to/kernels.md). A gradient of its
-# own comes as a function.
+# runs on every device, since it is graph like everything else (docs/how-to/kernels.md). A gradient
+# of its own comes as a function.
 
 
 def row_maximum_kernel(out: UOp, x: UOp) -> UOp:
