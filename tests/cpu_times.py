@@ -7,8 +7,9 @@ memory of a worker; `--cpu-times FILE` writes a row for each test. Wall time is 
 
 from __future__ import annotations
 
+import importlib
 import os
-import resource
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Generator
 from pathlib import Path
@@ -24,6 +25,16 @@ def spent() -> float:
     """CPU seconds of this process and of its children that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
+
+
+def peak_memory() -> int:
+    """Most MiB that this process had in memory; 0 where the system does not tell."""
+    if os.name == "nt":
+        return 0
+    resource = importlib.import_module("resource")
+    # Bytes on macOS, KiB elsewhere.
+    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) // unit
 
 
 class Clock:
@@ -43,7 +54,7 @@ class Clock:
         """Gives a report the CPU seconds since the report before, and the process's peak memory."""
         report = yield
         now = spent()
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        peak = peak_memory()
         report.cpu_seconds, report.peak_mib = now - self.last, peak
         report.more_mib = peak - self.worker_peak if self.worker_peak else 0
         self.last, self.worker_peak = now, peak

@@ -32,6 +32,17 @@ def test_links_lead_somewhere() -> None:
         assert not dead, f"{path.name} links to {dead}"
 
 
+def test_pages_that_texts_name_are_there() -> None:
+    """Comments, messages, tables and documents name pages as `docs/reference/views.md`."""
+    folders = [ROOT / name for name in ("src", "tests", "tools", "benchmarks", "lessons")]
+    sources = [p for f in folders for kind in ("*.py", "*.toml") for p in f.rglob(kind)]
+    for path in [*DOCUMENTS, ROOT / "Makefile", ROOT / ".ci" / "run", *sources]:
+        named = set(re.findall(r"(?<![\w/])docs/[\w/-]+\.md", path.read_text(encoding="utf-8")))
+        # The specification of GGUF is a page of ggml's.
+        gone = {name for name in named if not (ROOT / name).exists()} - {"docs/gguf.md"}
+        assert not gone, f"{path.name} names {sorted(gone)}, which are not there"
+
+
 def test_readme_shows_code_and_both_commands() -> None:
     text = README.read_text(encoding="utf-8")
     assert python_blocks(README)
