@@ -9,11 +9,11 @@ from __future__ import annotations
 import abc
 import gc
 import threading
-import weakref
 from collections import defaultdict, deque
 from typing import Any
 
 from aster_ml.errors import DeviceError, OutOfMemoryError
+from aster_ml.thread_state import SharedWeakSet
 
 # How many messages books let pile up, and how large a freed block may be to wait among them.
 INBOX_LENGTH, LARGE_BYTES = 64, 1 << 20
@@ -55,7 +55,7 @@ class Drained(abc.ABC):
         """Works the inbox off; called with the lock held."""
 
 
-DRAINED: weakref.WeakSet[Drained] = weakref.WeakSet()
+DRAINED: SharedWeakSet[Drained] = SharedWeakSet()
 
 
 class MemoryCounter(Drained):

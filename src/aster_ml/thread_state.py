@@ -15,8 +15,46 @@ import threading
 import time
 import weakref
 from _thread import get_ident
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class SharedWeakTable(weakref.WeakKeyDictionary[K, V]):
+    """A table by weak keys that one thread goes over while another adds to it.
+
+    The class it is made of puts off only what its own dead entries take away; an entry that is
+    added ends a loop over it with a RuntimeError. Loops here go over a copy, made in one step of
+    the interpreter. `data` is the dict by weak references, which is read without a call.
+    """
+
+    data: dict[Any, V]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter([key for ref in self.data.copy() if (key := ref()) is not None])
+
+    keys = __iter__
+
+    def values(self) -> Iterator[V]:  # type: ignore[override]
+        """The values of live keys."""
+        return iter([value for ref, value in self.data.copy().items() if ref() is not None])
+
+    def items(self) -> Iterator[tuple[K, V]]:  # type: ignore[override]
+        """Live keys with their values."""
+        pairs = self.data.copy().items()
+        return iter([(key, value) for ref, value in pairs if (key := ref()) is not None])
+
+
+class SharedWeakSet(weakref.WeakSet[K]):
+    """A set of what others keep alive; loops go over a copy, as in `SharedWeakTable`."""
+
+    data: set[Any]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter([member for ref in self.data.copy() if (member := ref()) is not None])
+
 
 # How long a thread that comes to the engine waits between looks at one that is inside.
 LOOK_AGAIN_S = 2e-5
@@ -66,7 +104,7 @@ ENGINE = threading.RLock()
 
 
 # Locks that are held while functions of users run, weakly.
-LOCKS: weakref.WeakSet[Any] = weakref.WeakSet()
+LOCKS: SharedWeakSet[Any] = SharedWeakSet()
 
 
 def new_lock() -> threading.RLock:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from aster_ml.config import TRACEMETA
 from aster_ml.frames import user_line
 from aster_ml.jit.pytree import leaves
 from aster_ml.tensor import Tensor
+from aster_ml.thread_state import SharedWeakSet
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import METADATA, UOp
 from aster_ml.uop.ops import Ops
@@ -59,7 +59,7 @@ ORIGINALS: dict[str, Any] = {}
 # Gives the calls around the one that goes on; set while a run is recorded.
 STACK: list[Callable[[], tuple[Any, ...]]] = []
 # Threads that have set TRACEMETA: the methods stay wrapped as long as there is one.
-ASKING: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+ASKING: SharedWeakSet[threading.Thread] = SharedWeakSet()
 LOCK = threading.Lock()
 
 

@@ -9,7 +9,6 @@ beforehand.
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Iterable
 
 from aster_ml.engine import storage
@@ -17,13 +16,14 @@ from aster_ml.engine.launch import run_schedule
 from aster_ml.engine.multi import parts
 from aster_ml.helpers import prod
 from aster_ml.schedule.steps import Schedule, Slot, Step
+from aster_ml.thread_state import SharedWeakSet
 from aster_ml.uop.graph import reaches, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import CallArg, Ops
 
 Realize = Callable[[list[UOp]], list[UOp]]
 # CALLs that have not run, though they may be wanted.
-PENDING: weakref.WeakSet[UOp] = weakref.WeakSet()
+PENDING: SharedWeakSet[UOp] = SharedWeakSet()
 
 
 def new_calls(sources: tuple[UOp, ...], arg: CallArg) -> list[UOp]:

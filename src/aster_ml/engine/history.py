@@ -17,6 +17,7 @@ from aster_ml.engine import storage
 from aster_ml.engine.multi import PARTS
 from aster_ml.errors import GradientError
 from aster_ml.helpers import pluralize
+from aster_ml.thread_state import SharedWeakSet
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import UOp
@@ -71,12 +72,12 @@ class PastTable:
 
 PASTS = PastTable()
 # Memory whose past was not kept, although it led to what wants gradients.
-CUT: weakref.WeakSet[UOp] = weakref.WeakSet()
+CUT: SharedWeakSet[UOp] = SharedWeakSet()
 
 
 # Values that were assigned to tensors without memory, set to require gradients: each is the end of
 # a gradient's way to its tensor, as memory after a write is.
-ASSIGNED: weakref.WeakSet[UOp] = weakref.WeakSet()
+ASSIGNED: SharedWeakSet[UOp] = SharedWeakSet()
 
 
 def note_cut(memory: UOp) -> None:

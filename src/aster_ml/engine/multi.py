@@ -7,17 +7,17 @@ without MULTI below is its own only part and costs one look.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from aster_ml.engine import storage
+from aster_ml.thread_state import SharedWeakTable
 from aster_ml.uop.multi import parts_of
 from aster_ml.uop.node import REDUCERS, UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.sharding import MULTI_SEEN
 
-PARTS: weakref.WeakKeyDictionary[UOp, Sequence[UOp]] = weakref.WeakKeyDictionary()
+PARTS: SharedWeakTable[UOp, Sequence[UOp]] = SharedWeakTable()
 
 
 def reduce_multi(u: UOp) -> tuple[Any, ...]:

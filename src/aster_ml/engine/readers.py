@@ -8,11 +8,11 @@ new, whatever else is alive. Whether such a node really needs the content is dec
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Collection, Container, Iterator
 from typing import Any
 
 from aster_ml.engine import storage
+from aster_ml.thread_state import SharedWeakTable
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import UOp
 from aster_ml.uop.users import NOTING, link, users_of
@@ -30,7 +30,7 @@ class Tensors:
 
 
 # Of nodes that have no tensor of their own, references to the tensors that show them.
-SHOWN: weakref.WeakKeyDictionary[UOp, dict[Any, None]] = weakref.WeakKeyDictionary()
+SHOWN: SharedWeakTable[UOp, dict[Any, None]] = SharedWeakTable()
 
 
 def enter_new() -> None:

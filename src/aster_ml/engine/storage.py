@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from aster_ml.device import NAMES_OF, Buffer, Lent
 from aster_ml.dtype import DType
+from aster_ml.thread_state import SharedWeakSet, SharedWeakTable
 from aster_ml.uop.node import REDUCERS, UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
 from aster_ml.uop.sharding import MULTI_SEEN
@@ -32,20 +33,8 @@ class Unfinished(Protocol):
         """Somebody has run an item that fills a buffer."""
 
 
-class BufferTable(weakref.WeakKeyDictionary[UOp, Buffer]):
-    """A weak table; `data` is its dict by weak references, which is read without a call."""
-
-    data: dict[Any, Buffer]
-
-
-class StandInTable(weakref.WeakKeyDictionary[UOp, UOp]):
-    """A weak table; `data` as in `BufferTable`."""
-
-    data: dict[Any, UOp]
-
-
-BUFFERS = BufferTable()
-STAND_INS = StandInTable()
+BUFFERS: SharedWeakTable[UOp, Buffer] = SharedWeakTable()
+STAND_INS: SharedWeakTable[UOp, UOp] = SharedWeakTable()
 AFTER = Ops.AFTER
 # Movement that shows memory; what is padded is computed.
 VIEWS = MOVEMENT - {Ops.PAD}
@@ -69,7 +58,7 @@ class Nodes(list[weakref.ref[UOp]]):
 
 
 # For each stand-in the nodes that it stands for, for gradients of graphs built before.
-ORIGINS: weakref.WeakKeyDictionary[UOp, Nodes] = weakref.WeakKeyDictionary()
+ORIGINS: SharedWeakTable[UOp, Nodes] = SharedWeakTable()
 
 
 # For each memory, the nodes with a stand-in that were computed from it, by the schedules that did.
@@ -81,32 +70,20 @@ class Groups(list[Nodes]):
     sweep_at = 16
 
 
-class ReaderTable(weakref.WeakKeyDictionary[Buffer, Groups]):
-    """A weak table; `data` as in `BufferTable`."""
-
-    data: dict[Any, Groups]
-
-
-READERS = ReaderTable()
+READERS: SharedWeakTable[Buffer, Groups] = SharedWeakTable()
 
 # STOREs that have run.
-HAPPENED: weakref.WeakSet[UOp] = weakref.WeakSet()
-
-
-class DueTable(weakref.WeakKeyDictionary[UOp, Unfinished]):
-    """A weak table; `data` is its dict, whose truth is had without a call."""
-
-    data: dict[Any, Unfinished]
+HAPPENED: SharedWeakSet[UOp] = SharedWeakSet()
 
 
 # BUFFER nodes that a schedule fills which has not run to its end.
-DUE = DueTable()
+DUE: SharedWeakTable[UOp, Unfinished] = SharedWeakTable()
 
 # For each part of a value on several devices, the nodes of all of it.
-OWNERS: weakref.WeakKeyDictionary[UOp, weakref.WeakSet[UOp]] = weakref.WeakKeyDictionary()
+OWNERS: SharedWeakTable[UOp, SharedWeakSet[UOp]] = SharedWeakTable()
 
 # Memory with results whose graph was never built, though it leads to tensors that want gradients.
-NO_GRADIENT: weakref.WeakSet[UOp] = weakref.WeakSet()
+NO_GRADIENT: SharedWeakSet[UOp] = SharedWeakSet()
 
 
 class Writes:
@@ -271,7 +248,7 @@ def note_owner(part: UOp, owner: UOp) -> None:
     if part is not owner:
         owners = OWNERS.get(part)
         if owners is None:
-            owners = OWNERS[part] = weakref.WeakSet()
+            owners = OWNERS[part] = SharedWeakSet()
         owners.add(owner)
 
 

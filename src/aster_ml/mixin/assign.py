@@ -7,7 +7,6 @@ before keeps the old value; tensors that the written one is a view of see the ne
 
 from __future__ import annotations
 
-import weakref
 from typing import Any, Self, cast
 
 import numpy as np
@@ -53,14 +52,15 @@ from aster_ml.mixin.views import (
     under_view,
     unnamed,
 )
+from aster_ml.thread_state import SharedWeakSet
 from aster_ml.uop.infer import max_shape, show_shape
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import MOVEMENT, Ops
 
 # Memory that results were realized to, and that of it which more than one tensor names: equal
 # expressions are one node and share their memory, until one of the tensors is written to.
-REALIZED: weakref.WeakSet[UOp] = weakref.WeakSet()
-SHARED: weakref.WeakSet[UOp] = weakref.WeakSet()
+REALIZED: SharedWeakSet[UOp] = SharedWeakSet()
+SHARED: SharedWeakSet[UOp] = SharedWeakSet()
 
 # A value without memory takes so many writes by index in; with more it gets memory, since each of
 # its elements would ask each of the writes.

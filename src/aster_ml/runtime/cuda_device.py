@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import os
 import threading
-import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from aster_ml.errors import AsterError, DeviceError, InternalError, OutOfMemoryError
+from aster_ml.thread_state import SharedWeakSet
 
 # What no call succeeds after, until the process ends: the driver's number and what has happened.
 FATAL = {
@@ -81,7 +81,7 @@ class Here(threading.local):
 
 
 HERE = Here()
-DEVICES: weakref.WeakSet[CudaDevice] = weakref.WeakSet()
+DEVICES: SharedWeakSet[CudaDevice] = SharedWeakSet()
 
 
 def forget_devices() -> None:

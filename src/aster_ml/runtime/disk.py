@@ -14,7 +14,6 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,10 +30,11 @@ from aster_ml.errors import (
 )
 from aster_ml.runtime.host_queue import HostQueue
 from aster_ml.target import IDLE, Target
+from aster_ml.thread_state import SharedWeakSet
 
 DOC = "files; DISK:path holds data, runs nothing"
 # The maps that are in use.
-MAPS: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+MAPS: SharedWeakSet[mmap.mmap] = SharedWeakSet()
 
 
 class Descriptor:

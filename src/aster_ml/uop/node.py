@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import operator
 import types
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -26,6 +25,7 @@ from aster_ml.mixin.shard import ShardMixin
 from aster_ml.mixin.symbol import ABOVE, SymbolMixin
 from aster_ml.mixin.walk import WalkMixin
 from aster_ml.plugins import find_attribute
+from aster_ml.thread_state import SharedWeakTable
 from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.infer import (
     Shape,
@@ -67,14 +67,8 @@ NOOP, VCONST = Dialect.NOOP, Dialect.VCONST
 BUFFER_IDS = itertools.count()
 
 
-class MetadataTable(weakref.WeakKeyDictionary["UOp", tuple[Any, ...]]):
-    """A weak table; `data` is its dict by weak references, which is read without a call."""
-
-    data: dict[Any, tuple[Any, ...]]
-
-
 # Which calls of a user's made a node, filled while TRACEMETA is set.
-METADATA = MetadataTable()
+METADATA: SharedWeakTable[UOp, tuple[Any, ...]] = SharedWeakTable()
 # How nodes of some ops are pickled; set by the layer that knows what else belongs to them.
 REDUCERS: dict[Ops, Callable[[UOp], tuple[Any, ...]]] = {}
 

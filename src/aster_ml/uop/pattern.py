@@ -9,12 +9,12 @@ time. How rules are driven over a graph does not belong here (`uop/rewrite`).
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from aster_ml.dtype import DType
+from aster_ml.thread_state import SharedWeakSet
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import COMMUTATIVE, Ops
 from aster_ml.watch import WATCHERS
@@ -207,7 +207,7 @@ class Rule:
 
 
 # Every rule that is alive, for the report of those that never fire.
-RULES: weakref.WeakSet[Rule] = weakref.WeakSet()
+RULES: SharedWeakSet[Rule] = SharedWeakSet()
 
 
 def fired_counts() -> dict[str, int]:
@@ -237,7 +237,7 @@ class Table(dict[Ops, "Matcher | None"]):
 
 
 # Every table that is alive: what is compiled for a watcher is not what is compiled without.
-TABLES: weakref.WeakSet[Table] = weakref.WeakSet()
+TABLES: SharedWeakSet[Table] = SharedWeakSet()
 
 
 def compile_anew() -> None:
