@@ -125,7 +125,17 @@ def put_aside() -> Iterator[None]:
     """
     yield
     gc.collect()
+    left = left_behind()
     gc.freeze()
+    assert not left, f"left behind for the tests of other modules: {left}"
+
+
+def left_behind() -> dict[str, Any]:
+    """Work that is pending or watched, by where it is kept: what runs next runs otherwise then."""
+    kept = {"engine.storage": "DUE", "engine.calls": "PENDING", "watch": "WATCHERS"}
+    modules = {m: sys.modules.get(f"aster_ml.{m}") for m in kept}
+    found = {name: list(getattr(modules[m], name)) for m, name in kept.items() if modules[m]}
+    return {name: left for name, left in found.items() if left}
 
 
 @pytest.fixture(autouse=True)

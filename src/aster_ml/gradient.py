@@ -302,16 +302,12 @@ def of_call(g: Term, u: UOp, i: int) -> Term | None:
             "gradient: a hand-written kernel has none; pass grad_fxn=... to custom_kernel, or "
             "detach its inputs"
         )
-    if not ASKED or ASKED[0] is not g or ASKED[1] is not u:
-        ASKED[:] = [g, u, u.arg.grad_fxn(g.spread(u.shape).node, u)]
-    found = ASKED[2][i]
-    if i == len(u.src) - 1:
-        ASKED.clear()
-    return None if found is None else g.of(found)
+    asked, answer = getattr(g, "answer", (None, ()))
+    if asked is not u:
+        answer = u.arg.grad_fxn(g.spread(u.shape).node, u)
+        g.answer = u, answer
+    return None if answer[i] is None else g.of(answer[i])
 
-
-# The last question to an author's function: gradient, CALL and answer.
-ASKED: list[Any] = []
 
 GRADIENT: dict[Ops, Rule] = {
     Ops.CALL: of_call,

@@ -35,9 +35,14 @@ def is_number(u: UOp) -> bool:
 
 
 class Term:
-    """A node that is part of a gradient; `known` are the nodes that are not looked into."""
+    """A node that is part of a gradient; `known` are the nodes that are not looked into.
 
-    __slots__ = ("known", "node")
+    `answer`, once it is asked for, is a CALL and what its author's function gives for this gradient
+    of it.
+    """
+
+    __slots__ = ("answer", "known", "node")
+    answer: tuple[UOp, Any]
 
     def __init__(self, node: UOp, known: Container[UOp]) -> None:
         self.node = node

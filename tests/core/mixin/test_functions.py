@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +62,25 @@ def test_a_gradient_of_its_own() -> None:
     (y * 3).sum().backward()
     check_tensor(x.grad, np.full_like(A, 6))
     assert seen[0].src[1] is x.uop
+    # A function that keeps nodes above its own keeps itself.
+    seen.clear()
+
+
+def test_a_gradient_of_its_own_is_asked_once_and_forgotten() -> None:
+    """Also where the last source wants none: its CALL would be pending for ever."""
+    answers: list[weakref.ref[UOp]] = []
+
+    def gradients(gradient: UOp, call: UOp) -> tuple[Any, ...]:
+        answers.append(weakref.ref(call))
+        return gradient * 2, gradient * 3, None
+
+    x, y = Tensor(A, requires_grad=True), Tensor(B[:, :4].T.copy(), requires_grad=True)
+    z = Tensor.call(x, y, x.detach() * 1, fxn=x.as_param(0) + x.as_param(2), grad_fxn=gradients)
+    for _ in range(2):
+        z.sum().backward()
+    del z
+    gc.collect()
+    assert [ref() for ref in answers] == [None, None]
 
 
 def test_in_a_jit() -> None:
