@@ -169,4 +169,4 @@ def linalg_line(seed: int) -> str | None:
 
 
 def test_functions_of_matrices(record_property: Record) -> None:
-    check_all("functions of matrices", draws(12, 600), linalg_line, record_property)
+    check_all("functions of matrices", draws(6, 600), linalg_line, record_property)

@@ -96,7 +96,7 @@ def test_damaged_objects_end_no_process(
         signal = ended_by(lambda: llvm_jit.load_library(given, names))
         return f"ended by signal {signal}" if signal else None
 
-    check_all("damaged objects", draws(300, 20_000), check, record_property)
+    check_all("damaged objects", draws(100, 20_000), check, record_property)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tests.fuzz.budget import check_all, draws
 from tests.fuzz.jitted_networks import NETWORKS
 
 # Steps of one network before the next one has its turn.
-VISIT = 20
+VISIT = 8
 RTOL = 2e-4
 
 

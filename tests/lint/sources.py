@@ -32,13 +32,19 @@ def name_of(path: Path) -> str:
 
 
 @cache
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a file, which all checks of a worker share."""
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+@cache
 def package_modules() -> tuple[Module, ...]:
     """Every module of the package, in the order of their paths."""
     return tuple(
         Module(
             name_of(path),
             path,
-            ast.parse(path.read_text(encoding="utf-8"), str(path)),
+            tree_of(path),
             path.name == "__init__.py",
         )
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -49,7 +55,7 @@ def package_modules() -> tuple[Module, ...]:
 def python_files(*folders: str) -> tuple[tuple[Path, ast.Module], ...]:
     """Every Python file below these folders of the project, with its syntax tree."""
     return tuple(
-        (path, ast.parse(path.read_text(encoding="utf-8"), str(path)))
+        (path, tree_of(path))
         for folder in folders
         for path in sorted((ROOT / folder).rglob("*.py"))
     )

@@ -6,6 +6,7 @@ import ast
 import fnmatch
 import tomllib
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any, NamedTuple, TypeGuard
 
 from tests.lint.sources import PACKAGE, Module, package_modules, place
@@ -90,8 +91,8 @@ def imports_of(module: Module, names: Names) -> Iterator[Import]:
 
 def is_late(node: ast.AST) -> TypeGuard[Any]:
     """Whether this is `late("module")`, an import that waits."""
-    is_call = isinstance(node, ast.Call) and ast.unparse(node.func) == "late"
-    return is_call and isinstance(node.args[0], ast.Constant)
+    is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    return is_call and node.func.id == "late" and isinstance(node.args[0], ast.Constant)
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -99,11 +100,11 @@ def is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
 
 
-def all_imports(modules: Iterable[Module]) -> list[Import]:
+@cache
+def all_imports(modules: tuple[Module, ...]) -> tuple[Import, ...]:
     """Every import of our own modules in all of `modules`."""
-    modules = list(modules)
     names = frozenset(module.name for module in modules)
-    return [found for module in modules for found in imports_of(module, names)]
+    return tuple([found for module in modules for found in imports_of(module, names)])
 
 
 def package_of(name: str) -> str:

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from tests.lint.sources import PACKAGE, ROOT
+from tests.lint.sources import PACKAGE, ROOT, tree_of
 
 # Text in which a name may stand: whoever uses it, tests it or writes of it.
 PLACES = ("src", "tests", "tools", "docs", "benchmarks", "lessons", "README.md", "Makefile")
@@ -45,7 +45,7 @@ def test_no_name_is_used_nowhere() -> None:
         # Names of other frameworks are there for programs that are not here.
         if "compat" in path.relative_to(PACKAGE).parts:
             continue
-        names = Counter(defined(ast.parse(path.read_text(encoding="utf-8"))))
+        names = Counter(defined(tree_of(path)))
         unused += [
             f"{path.relative_to(ROOT)}: {name}"
             for name, count in names.items()

@@ -230,6 +230,12 @@ def compile_shared_product(program: Compiling, u: UOp) -> Step:
         sides.append((program.compile_place(load.src[0], outer), elements, major == "k"))
     results = [(instance(outer, p), register_of(own, p)) for p in positions(lanes)]
 
+    @functools.cache
+    def results_of(lane: int) -> list[tuple[int, int, int]]:
+        """The product, row and column of each number that a work-item of a warp has."""
+        at = [(group, core.place("c", lane, register)) for group, register in results]
+        return [(group, place["m"], place["n"]) for group, place in at]
+
     def operand(item: Item, side: Any, group: int) -> tuple[Any, Any]:
         locate, elements, is_major = side
         memory, firsts = locate(item)
@@ -251,12 +257,8 @@ def compile_shared_product(program: Compiling, u: UOp) -> Step:
                 reads.append((memory, places, found[-1]))
             a, b = (x.view(kind).astype(np.float64) for x in found)
             products.append(a @ b.T)
-        first = item.number // core.warp * core.warp
-        values = []
-        for group, register in results:
-            at = core.place("c", item.number - first, register)
-            values.append(float(products[group][at["m"], at["n"]]))
-        item.values[number] = values
+        places = results_of(item.number % core.warp)
+        item.values[number] = [float(products[group][m, n]) for group, m, n in places]
         item.reads[number] = reads
 
     return step

@@ -291,7 +291,7 @@ def test_complex_arrays() -> None:
     assert np.from_dlpack(z).tolist() == [5j, 3]
 
 
-@pytest.mark.parametrize("shape", [(3, 3), (4, 2), (2, 4), (2, 3, 2), (3, 1)])
+@pytest.mark.parametrize("shape", [(3, 2), (2, 3), (2, 2, 1)])
 def test_complex_factors(shape: tuple[int, ...]) -> None:
     draw = np.random.default_rng(7)
     a = draw.standard_normal(shape) + 1j * draw.standard_normal(shape)

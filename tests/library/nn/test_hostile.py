@@ -243,9 +243,9 @@ def gguf_strings(count: int, text: bytes = b"") -> bytes:
 
 
 def test_many_empty_strings(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "x.gguf").write_bytes(gguf_strings(200_000))
+    (tmp_path / "x.gguf").write_bytes(gguf_strings(50_000))
     metadata, _ = gguf_load(tmp_path / "x.gguf")
-    assert metadata["k"] == [""] * 200_000
+    assert metadata["k"] == [""] * 50_000
 
 
 def gguf_nest(depth: int) -> bytes:

@@ -43,6 +43,7 @@ FLOATS = (dtypes.float32, dtypes.float64)
 # Where long double is no wider than double, float64 has nothing here to be measured against.
 WIDE = {dtypes.float32: np.float64, dtypes.float64: np.longdouble}
 HAS_EXTENDED = np.finfo(np.longdouble).nmant >= 63
+PIECE = 1 << 14
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, 1.5, -1.5, math.inf, -math.inf,
            math.nan, 1e-38, 1e38]  # fmt: skip
 
@@ -69,13 +70,19 @@ def uniform(dtype: DType, low: float, high: float, count: int) -> Array:
 
 
 def worst(graph: UOp, values: dict[UOp, Array], exact: Array, rounding: str) -> float:
-    """The greatest error in ULP."""
-    return float(np.max(ulp_error(evaluate_arrays(graph, values, rounding), exact)))
+    """The greatest error in ULP, found in pieces that stay in a cache."""
+    found = 0.0
+    for start in range(0, len(exact), PIECE):
+        part = slice(start, start + PIECE)
+        given = {u: array[part] for u, array in values.items()}
+        errors = ulp_error(evaluate_arrays(graph, given, rounding), exact[part])
+        found = max(found, float(np.max(errors)))
+    return found
 
 
 def inputs_of(name: str, dtype: DType) -> Array:
     """Where a function is measured: everywhere, and densely where it is used."""
-    everywhere = any_floats(dtype, 200_000)
+    everywhere = any_floats(dtype, 60_000)
     high = 128 if dtype is dtypes.float32 else 1024
     ranges = {
         "exp2": [(-1.2 * high, high), (-3, 3), (-1.18 * high, -0.98 * high)],
@@ -83,9 +90,9 @@ def inputs_of(name: str, dtype: DType) -> Array:
         "sin": [(-7, 7), (-1e5, 1e5), (-1, 1)],
         "tanh": [(-20, 20), (-1, 1), (-0.01, 0.01)],
     }[name]
-    parts = [uniform(dtype, low, top, 150_000) for low, top in ranges]
+    parts = [uniform(dtype, low, top, 60_000) for low, top in ranges]
     if name == "sin":
-        parts.append((np.arange(1, 100_000) * (math.pi / 2)).astype(everywhere.dtype))
+        parts.append((np.arange(1, 60_000) * (math.pi / 2)).astype(everywhere.dtype))
     return np.concatenate([everywhere, *parts])
 
 
