@@ -21,6 +21,9 @@ NARROW_TESTS = tests/conformance tests/fuzz tests/core/codegen tests/core/jit te
 # Extras that `make test` installs; `test,opencl,parity` adds OpenCL and the PyTorch comparisons.
 TEST_EXTRAS = test
 PYTEST_ARGS =
+# Tests are rewritten as they are imported, and their processes import the package again and again:
+# bytecode is kept, whatever the caller's environment says.
+unexport PYTHONDONTWRITEBYTECODE
 # A worker that is done takes tests from another.
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 PARITY_ARGS =
