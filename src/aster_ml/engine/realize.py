@@ -64,31 +64,36 @@ SEEN_THROUGH = frozenset(
 SHOWING = MARKS | MOVEMENT
 
 
-def settle(u: UOp) -> UOp | None:
-    """The memory (or constant) that `u` already is, or None when there is something to compute."""
+# Of these the first source has the same elements; where writes count as run, they have them too.
+SHOWS = storage.VIEWS | MARKS | {Ops.CONTIGUOUS}
+SHOWS_WRITTEN = storage.VIEWS | MARKS | {Ops.AFTER}
+
+
+def settle(u: UOp, written: bool = False) -> UOp | None:
+    """The memory (or constant) that `u` already is, or None when there is something to compute.
+
+    Where `written`, writes count as run: the memory under them, which is no constant.
+    """
+    shows = SHOWS_WRITTEN if written else SHOWS
     stack: list[UOp] = []
     x = u
     while True:
         found = storage.realized_view(x)
         if found is not None:
             x = found
-        if x.op in storage.VIEWS:
-            stack.append(x)
-            x = x.src[0]
-        elif x.op in MARKS:
-            x = x.src[0]
-        elif x.op is Ops.CONTIGUOUS:
-            stack.append(x)
-            x = x.src[0]
-        else:
+        if x.op not in shows:
             break
+        if x.op not in MARKS and x.op is not Ops.AFTER:
+            stack.append(x)
+        x = x.src[0]
     if x.op is Ops.MULTI:
-        below = on_each(x, settle)
+        below = on_each(x, strip_effects if written else settle)
         if below is None:
             return None
         x = below
-    elif x.op not in (Ops.BUFFER, Ops.CONST, Ops.BIND) and x.base.op not in MEMORY:
-        return None
+    elif x.op is not Ops.BUFFER:
+        if written or (x.op is not Ops.CONST and x.op is not Ops.BIND and x.base.op not in MEMORY):
+            return None
     for m in reversed(stack):
         if m.op is not Ops.CONTIGUOUS:
             x = UOp(m.op, m.dtype, (x, *m.src[1:]), m.arg)
@@ -96,6 +101,11 @@ def settle(u: UOp) -> UOp | None:
             # Who only holds data lays out nothing: it is read as it is shown.
             return None
     return x
+
+
+def strip_effects(u: UOp) -> UOp | None:
+    """The memory under movement ops and AFTERs, or None when something is computed."""
+    return settle(u, written=True)
 
 
 def on_each(u: UOp, find: Callable[[UOp], UOp | None]) -> UOp | None:
@@ -180,31 +190,6 @@ class Request:
         for i, (u, memory) in enumerate(self.results):
             if memory.base in known:
                 self.results[i] = u, number_like(u, known[memory.base])
-
-
-def strip_effects(u: UOp) -> UOp | None:
-    """The memory under movement ops and AFTERs, or None when something is computed."""
-    stack: list[UOp] = []
-    x = u
-    while True:
-        found = storage.realized_view(x)
-        if found is not None:
-            x = found
-        if x.op in storage.VIEWS:
-            stack.append(x)
-        elif x.op is not Ops.AFTER and x.op not in MARKS:
-            break
-        x = x.src[0]
-    if x.op is Ops.MULTI:
-        below = on_each(x, strip_effects)
-        if below is None:
-            return None
-        x = below
-    elif x.op is not Ops.BUFFER:
-        return None
-    for m in reversed(stack):
-        x = UOp(m.op, m.dtype, (x, *m.src[1:]), m.arg)
-    return x
 
 
 def afters_of(u: UOp) -> list[UOp]:
