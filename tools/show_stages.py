@@ -15,26 +15,32 @@ from pathlib import Path
 
 from aster_ml.codegen.cpu.heuristic import choose_opts
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.passes import lower
 from aster_ml.codegen.transforms.axes import merge_axes
 from aster_ml.dtype import dtypes
 from aster_ml.engine.realize import MIN_THREAD_LENGTH, THREAD_RESULTS
 from aster_ml.renderer.c import CRenderer
+from aster_ml.renderer.cuda import CudaRenderer
 from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.schedule.capture import capture
 from aster_ml.schedule.plan import plan, result_of
+from aster_ml.schedule.steps import Schedule
 from aster_ml.schedule.work import Workers
 from aster_ml.target import Target
+from aster_ml.target.cuda import cuda_target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.print.text import linear_to_text, to_text
 from tools.make_kernels_doc import shortened
-from tools.make_passes_doc import PARTS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOC = ROOT / "docs" / "explanation" / "overview.md"
 PACKAGE = ROOT / "src" / "aster_ml"
 TARGET = Target("CPU", "llvm", arch="example", vector_bits=256, vector_registers=16, threads=2)
+
+# A product whose operands are copied to shared memory two steps ahead of their use.
+CARD, PIPELINED = "sm_80", "LOCAL(r0,8) LOCAL(r1,8) STAGE(r2,8,local) PIPELINE(r2,3,copies)"
 
 # What one reads first, by folder.
 CORE = {
@@ -53,26 +59,37 @@ OFF_LINES, OFF_PART = 60, 0.2
 COUNTED = re.compile(r"`([\w/]+)` (\d+)")
 
 
-def example() -> UOp:
-    """`(x @ w).relu()` of [8, 16] and [16, 32], as nodes."""
-    x = UOp.new_buffer("CPU", 128, dtypes.float32).mop(Ops.RESHAPE, (8, 1, 16))
-    w = UOp.new_buffer("CPU", 512, dtypes.float32).mop(Ops.RESHAPE, (16, 32))
-    w = w.mop(Ops.PERMUTE, (1, 0)).mop(Ops.RESHAPE, (1, 32, 16))
-    product = x.mop(Ops.EXPAND, (8, 32, 16)) * w.mop(Ops.EXPAND, (8, 32, 16))
-    y = product.rop(Ops.ADD, (2,)).mop(Ops.RESHAPE, (8, 32))
-    return (y.const_like(0) < y).where(y, y.const_like(0))
+def product(n: int, k: int, m: int) -> UOp:
+    """`x @ w` of [n, k] and [k, m], as nodes."""
+    x = UOp.new_buffer("CPU", n * k, dtypes.float32).mop(Ops.RESHAPE, (n, 1, k))
+    w = UOp.new_buffer("CPU", k * m, dtypes.float32).mop(Ops.RESHAPE, (k, m))
+    w = w.mop(Ops.PERMUTE, (1, 0)).mop(Ops.RESHAPE, (1, m, k))
+    terms = x.mop(Ops.EXPAND, (n, m, k)) * w.mop(Ops.EXPAND, (n, m, k))
+    return terms.rop(Ops.ADD, (2,)).mop(Ops.RESHAPE, (n, m))
 
 
-def stages() -> dict[str, str]:
-    """Name of a stage -> its text."""
-    value = example()
-    out = UOp.new_buffer("CPU", 256, dtypes.float32).mop(Ops.RESHAPE, (8, 32))
+def planned(value: UOp) -> tuple[UOp, Schedule]:
+    """The body of a value of two axes and its schedule."""
+    n, m = value.shape
+    out = UOp.new_buffer("CPU", n * m, dtypes.float32).mop(Ops.RESHAPE, (n, m))
     # Ids of buffers count up in a process; the printed ones start from 0.
     captured = capture([out.store(value)], [], lambda u: None)
     workers = Workers(TARGET.threads, MIN_THREAD_LENGTH, THREAD_RESULTS * TARGET.threads)
-    schedule = result_of(plan(captured, lambda device: workers))
+    return captured.body, result_of(plan(captured, lambda device: workers))
+
+
+def kernel_of(schedule: Schedule) -> UOp:
+    """The kernel of a schedule that has one."""
     ast = schedule.steps[0].ast
     assert ast is not None
+    return ast
+
+
+def stages() -> dict[str, str]:
+    """Name of a stage -> its text, of `(x @ w).relu()` and of a product that is pipelined."""
+    y = product(8, 16, 32)
+    body, schedule = planned((y.const_like(0) < y).where(y, y.const_like(0)))
+    ast = kernel_of(schedule)
     kernel = Kernel(ast)
     merge_axes(kernel, TARGET)
     choose_opts(kernel, TARGET)
@@ -80,8 +97,10 @@ def stages() -> dict[str, str]:
     steps = "\n".join(
         f"{i}: {s.kind} on {s.device}, slots {s.slots}" for i, s in enumerate(schedule.steps)
     )
+    card = cuda_target(CARD)
+    ahead, given = lower(kernel_of(planned(product(64, 64, 32))[1]), card, parse_opts(PIPELINED))
     return {
-        "body": to_text(captured.body),
+        "body": to_text(body),
         "schedule": steps,
         "kernel": to_text(ast),
         "opts": " ".join(map(repr, opts)),
@@ -89,14 +108,20 @@ def stages() -> dict[str, str]:
         "linear": linear_to_text(linear),
         "llvm": LLVMRenderer(TARGET).render(linear),
         "c": CRenderer(TARGET).render(linear),
+        "pipelined opts": " ".join(map(repr, given)),
+        "pipelined": CudaRenderer(card).render(ahead),
     }
 
 
+# Where what the document shows of a source begins.
+BEGINS = {"c": "\nvoid ", "pipelined": "\n  float acc0"}
+
+
 def shown(name: str, text: str) -> str:
-    """What the document shows of a stage: of C the kernel, without what it repeats."""
-    if name != "c":
+    """What the document shows of a stage: of a source the kernel, without what it repeats."""
+    if name not in BEGINS:
         return text.rstrip("\n")
-    source = text[text.index("\nvoid ") + 1 :]
+    source = text[text.index(BEGINS[name]) + 1 :]
     return "\n".join(shortened(source.rstrip("\n").split("\n"), few=1))
 
 
@@ -112,15 +137,6 @@ def code_lines(path: Path) -> int:
             first = node.body[0]
             kept -= set(range(first.lineno, (first.end_lineno or 0) + 1))
     return len(kept)
-
-
-def passes_list() -> str:
-    """Every pass with what it does, in the order in which they run, part by part."""
-    lines = []
-    for title, _, rows in PARTS:
-        lines += [f"### {title.partition(' (')[0]}", ""]
-        lines += [f"- **{p.name}**{' (needed)' if p.needed else ''}: {p.does}" for p in rows] + [""]
-    return "\n".join(lines[:-1])
 
 
 def core_counts() -> dict[str, int]:
@@ -157,7 +173,7 @@ def is_about(old: str, new: str) -> bool:
 def filled(text: str, exact: bool = False) -> str:
     """The document with every block up to date; not `exact`, one that is about right stays."""
     made = stages()
-    tables = {"passes": passes_list, "core": core_table}
+    tables = {"core": core_table}
 
     def block(match: re.Match[str]) -> str:
         kind, name, old = match.groups()

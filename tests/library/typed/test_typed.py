@@ -93,11 +93,13 @@ def test_programs_do_what_they_say() -> None:
         assert runpy.run_path(str(path))["__doc__"], path.name
 
 
+@pytest.mark.slow
 def test_mypy_finds_the_wrong_lines_alone(tmp_path: pathlib.Path) -> None:
     need("mypy")
     assert checked_by_mypy([*ACCEPTED, *REFUSED], tmp_path) == expected("mypy")
 
 
+@pytest.mark.slow
 def test_pyright_finds_the_wrong_lines_alone(tmp_path: pathlib.Path) -> None:
     need("pyright")
     assert checked_by_pyright(tmp_path) == expected("pyright")
