@@ -255,7 +255,7 @@ def peel(kernel: Kernel, axis: UOp, length: int) -> None:
 
 
 def run_last_steps_apart(kernel: Kernel, target: Target) -> None:
-    """Takes the masked step off each loop of a reduction that SPLIT last names.
+    """Peels the masked last iteration off each reduction loop that `SPLIT last` names.
 
     Raises: KernelOptError where other Opts have left no such loop.
     """

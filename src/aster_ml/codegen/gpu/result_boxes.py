@@ -225,7 +225,7 @@ def fill_matrices(
 
 
 def drain_boxes(linear: Linear, kernel: Kernel, target: Target) -> Linear:
-    """Memory of results is filled once it is free, and a block waits for boxes read from it."""
+    """Waits for asynchronous stores (TMA) before their memory is filled anew, and at the end."""
     uops = linear.uops
     boxes = [u for u in uops if u.op is Ops.STORE_BOX]
     over = [u for u in uops if u.op is Ops.DEFINE_LOCAL and u.arg.over]

@@ -20,7 +20,7 @@ from aster_ml.uop.ranges import size_of
 
 
 def build_blocks(kernel: Kernel, target: Target) -> None:
-    """Work-groups: one block number and one work-item number, local memory and barriers."""
+    """Makes work-groups: block and work-item numbers, local memory and barriers."""
     order = lanes_first(kernel, order_of_items(kernel))
     shared, fragments = kernel.plan(SharedTile), kernel.plan(Fragments)
     if shared is not None and not reads_boxes(kernel):

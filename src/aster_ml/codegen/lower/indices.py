@@ -21,7 +21,7 @@ from aster_ml.uop.rules.symbolic import OPAQUE, affine, apart, plain_form, simpl
 
 
 def lower_addresses(kernel: Kernel, target: Target) -> None:
-    """Indices become integers of a width, split into a base and an offset of the lanes."""
+    """Makes machine integers of indices: a base that lanes share, and the offset of each lane."""
     narrow = target.index_bits == 32 or (target.has_local and fits_32_bits(kernel))
     whole = dtypes.int32 if narrow else dtypes.int64
     shared = next((r for r in kernel.outputs if kernel.plan_of(Threads, r) is not None), None)

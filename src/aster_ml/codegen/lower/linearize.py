@@ -453,7 +453,7 @@ def check_scratch(linear: Linear, kernel: Kernel, target: Target) -> Linear:
 
 
 def linearize(sink: UOp, outputs: list[UOp], name: str) -> Linear:
-    """The kernel as a list in running order; `outputs` are its output ranges, outermost first."""
+    """Lists the kernel in running order; `outputs` are its output ranges, outermost first."""
     linearizer = Linearizer(sink, outputs)
     loops = [r for u in linearizer.closing if u.op is REDUCE for r in loops_of(u)]
     if len(loops) > len(set(loops)):

@@ -129,7 +129,7 @@ def needs_panel(f: Access, product: Product, group: int) -> bool:
 
 
 def pack_words(kernel: Kernel, target: Target) -> None:
-    """Both factors of a product of narrow numbers go through panels of words, as STAGE words says.
+    """Packs both factors of a product of narrow numbers, four to a word, as `STAGE words` says.
 
     Raises: KernelOptError where other Opts have left no such product, or one that is too large.
     """

@@ -59,7 +59,7 @@ class Tile(NamedTuple):
 
 
 def finish_in_loop(kernel: Kernel, target: Target) -> None:
-    """Finishes the results of a long register tile in a loop over them."""
+    """Computes the epilogue of a long register tile in a loop over its results."""
     plan = kernel.plan(TileEpilogue)
     assert plan is not None
     tile = find_tile(kernel, plan)

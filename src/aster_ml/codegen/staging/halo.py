@@ -174,7 +174,7 @@ def load_slab(kernel: Kernel, axis: UOp, whole: bool) -> None:
 
 
 def fill_slab(kernel: Kernel, target: Target) -> None:
-    """Stages what windows share in scratch, filled in the loops that it depends on."""
+    """Stages the input that overlapping windows share in scratch, filled in the loops around."""
     stage, halo = kernel.slab_stage(), kernel.plan(Halo)
     assert stage is not None and halo is not None
     slab = halo.slab

@@ -75,7 +75,7 @@ def keep_row(kernel: Kernel, r: UOp, o: UOp) -> None:
 
 
 def fill_rows(kernel: Kernel, target: Target) -> None:
-    """STAGEs become scratch that is filled in a loop of its own, or are computed where read."""
+    """Fills the scratch of each STAGE in a loop of its own, or computes the value where read."""
     slab, late = kernel.slab_stage(), stored_row(kernel)
     for stage in [u for u in kernel.facts.by_op[STAGE] if u is not slab]:
         v, s = stage.src

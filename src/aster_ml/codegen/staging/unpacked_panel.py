@@ -39,7 +39,7 @@ FIRST_SLOT = 1 << 16
 
 
 def stand_in(kernel: Kernel, target: Target) -> None:
-    """Operands that are unpacked for many results each are read as if they were memory."""
+    """Puts a placeholder for each dequantized operand that many results read: plain memory."""
     if not target.compiles or not is_unpacked(kernel):
         return
     found: list[StandIn] = []
@@ -74,7 +74,7 @@ def is_plain(operand: Operand) -> bool:
 
 
 def unpack(kernel: Kernel, target: Target) -> None:
-    """Stand-ins become panels of unpacked numbers, or the numbers where they are read."""
+    """Replaces placeholders with panels of dequantized numbers, or the numbers where read."""
     for found in [p.operand for p in kernel.plans_of(UnpackedOperand)]:
         for a in [a for a in kernel.accesses() if a.buffer is found.memory]:
             # One after the other: each panel has scratch of its own.

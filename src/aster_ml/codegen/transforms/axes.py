@@ -69,7 +69,7 @@ def merge_axes(kernel: Kernel, target: Target) -> None:
 
 
 def split_divided_axes(kernel: Kernel, target: Target) -> None:
-    """Makes two axes of an output axis that indices divide.
+    """Splits each output axis that indices divide in two.
 
     rewrite: r (size a*b), r // b, r % b -> r0 (size a), r1 (size b), r0 * b + r1, r0, r1
     also: (r + x) // b, where x is of a reduction, as in windows; r grows to a multiple of b

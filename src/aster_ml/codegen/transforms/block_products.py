@@ -134,7 +134,7 @@ def fits_words(part: UOp, group: UOp) -> bool:
 
 
 def multiply_words(kernel: Kernel, target: Target) -> None:
-    """Sums of products of bytes within blocks are sums of DOTs of words."""
+    """Makes 4-way dot products (DOT) of sums of products of bytes within blocks."""
     changes = {}
     asked: set[UOp] = set()
     for u in kernel.reduces:

@@ -22,7 +22,7 @@ from aster_ml.uop.ranges import size_of
 
 
 def fold_together(kernel: Kernel, target: Target) -> None:
-    """The lanes of each pair of reductions are folded at once."""
+    """Folds the lanes of each pair of reductions at once."""
     kernel.sink = rebuilt(kernel.sink, FOLDING, one_fold)
 
 

@@ -21,7 +21,7 @@ from aster_ml.uop.ops import Ops, PowerArg
 
 
 def mark_differences(kernel: Kernel, target: Target) -> None:
-    """EXP2 of a difference to the maximum of its row is marked as of no positive number."""
+    """Marks each EXP2 of a difference to the maximum of its row: its argument is at most 0."""
     if target.has_op("EXP2") or not any(u.arg.op is Ops.MAX for u in kernel.reduces):
         return
     # Sources first: an exponent may be made of other powers, which are to be the same everywhere.

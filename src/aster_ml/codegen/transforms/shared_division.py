@@ -89,7 +89,7 @@ def axes_sharing(quotients: list[UOp], outputs: list[UOp], vector_id: int) -> li
 
 
 def prepare_divisors(kernel: Kernel, target: Target) -> None:
-    """Quotients by a shared divisor become products with its reciprocal, corrected."""
+    """Replaces quotients by a shared divisor with products with its reciprocal, corrected."""
     changes: dict[UOp, UOp] = {}
     for u in shared_quotients(kernel, target):
         if is_prepared(kernel, u):

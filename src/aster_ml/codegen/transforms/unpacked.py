@@ -108,7 +108,7 @@ def blocks_of(factor: UOp) -> set[UOp]:
 
 
 def split_at_blocks(kernel: Kernel, target: Target) -> None:
-    """The loops of sums of few unpacked products are split at the blocks of the packed numbers."""
+    """Splits reductions over few quantized products at the blocks of the quantized numbers."""
     if not target.compiles or not is_unpacked(kernel):
         return
     more = True

@@ -28,7 +28,7 @@ MAX_WRITTEN = 2048
 
 
 def share_loads(kernel: Kernel, target: Target) -> None:
-    """One load serves all places of a stack that read the same element.
+    """Makes one load of those of a stack that read the same element.
 
     rewrite: LOAD(INDEX(p, f(r)), r < 1) -> WHERE(r < 1, LOAD(INDEX(p, f(0))), 0)
     when: that is loaded in any case

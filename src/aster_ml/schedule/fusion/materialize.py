@@ -62,7 +62,7 @@ class StagePlanner(Decisions, Expressions):
         self.follower: Follower | None = None
 
     def run(self) -> Iterator[FinalKernel]:
-        """Decides and inlines: there is one `Materialized` for each value with memory then.
+        """Decides which values are stored, and inlines the others: one `Materialized` each.
 
         Yields the kernels that a follower knows on the way.
         """

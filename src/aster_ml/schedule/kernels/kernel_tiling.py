@@ -600,7 +600,7 @@ def chosen_axes(members: list[Member]) -> list[dict[Draft, UOp]]:
 
 
 def join_runs(drafts: list[Draft], splitter: Splitter, work: Work) -> list[Draft]:
-    """Kernels that hand on large temporaries run part by part, one after the other."""
+    """Runs kernels that hand on large temporaries tile by tile, producer and consumer in turn."""
     if not DEPTH_FIRST:
         return drafts
     return Runs(drafts, splitter, work.workers).find()

@@ -77,7 +77,7 @@ class Splitter:
         return found
 
     def split(self) -> list[Draft]:
-        """A draft for each stored value, sources first."""
+        """Makes a draft of a kernel for each stored value, sources first."""
         parts = self.planner.parts
         for u in parts and [u for u in self.planner.order if u in parts]:
             self.draft_part(u)

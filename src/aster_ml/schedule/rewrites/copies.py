@@ -18,7 +18,7 @@ DATA_ONLY = ("DISK", "NPY")
 
 
 def copy_before_views(body: UOp, order: list[UOp], work: Work) -> UOp:
-    """Copies from storage devices move below what is made of their memory."""
+    """Moves copies from storage devices to the sources: those devices compute nothing."""
     if not any([is_odd_copy(u) for u in order if u.op is Ops.COPY]):
         return body
     new: dict[UOp, UOp] = {}

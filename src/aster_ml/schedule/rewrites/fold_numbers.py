@@ -274,7 +274,7 @@ RIGHT: dict[Ops, Callable[[UOp, UOp, Any, bool], Any]] = {
 
 
 def fold_numbers(body: UOp, order: list[UOp], work: Work) -> UOp:
-    """Arithmetic on constants is done; outputs that are one number go to `Work.numbers`.
+    """Folds constants; outputs that are one constant go to `Work.numbers` and need no kernel.
 
     Memory that the body overwrites is overwritten all the same, whoever was to read it.
     """

@@ -26,7 +26,7 @@ PICKED_FROM = frozenset({Ops.PARAM, Ops.COPY, Ops.AFTER, Ops.INDEX, Ops.CONTIGUO
 
 
 def join_bytes(body: UOp, order: list[UOp], work: Work) -> UOp:
-    """Numbers whose bytes lie among others are made of them where they are read."""
+    """Assembles numbers from their bytes, a bitcast of a slice of bytes, where they are read."""
     return rebuilt(body, (Ops.BITCAST,), joined, order)
 
 

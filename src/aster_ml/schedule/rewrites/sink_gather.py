@@ -24,7 +24,7 @@ MAX_NODES = 512
 
 
 def gather_before_storing(body: UOp, order: list[UOp], work: Work) -> UOp:
-    """Gathers of computed values move down to what is memory."""
+    """Moves gathers of computed values towards the sources, to the memory that they read."""
     stored = {store.src[1] for store in body.src}
 
     def move(old: UOp, u: UOp) -> UOp:

@@ -22,7 +22,7 @@ BETWEEN = frozenset({Ops.CAST, Ops.RESHAPE})
 
 
 def crop_before_reducing(body: UOp, order: list[UOp], work: Work) -> UOp:
-    """A part of a reduction becomes a reduction of a part."""
+    """Moves a slice of a reduction to its operand: a reduction of the slice."""
     sums = {u: below for u in order if u.op is Ops.SHRINK and (below := way_to_sum(u))}
     if not sums:
         return body
