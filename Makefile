@@ -59,7 +59,6 @@ help:
 	@echo "make webgpu-test  the WEBGPU device on drivers that are programs"
 	@echo "make gpu-compile  kernels for NVIDIA cards through NVRTC: registers, spills"
 	@echo "make browser-test  the conformance suite as a page in Chromium"
-	@echo "make gpu-shim  kernels for GPUs on the CPU: the conformance suite"
 	@echo "make export  the digits as programs of their own: C, WebAssembly, a page"
 	@echo "make fuzz    draw many random programs and compare them with NumPy and PyTorch"
 	@echo "make onnx    the node tests of ONNX, and models of wheels beside onnxruntime"
@@ -169,12 +168,6 @@ webgpu-test: $(VENV)/.webgpu
 	$(BIN)/python -m pytest -m webgpu $(PYTEST_ARGS) $(WEBGPU_TESTS)
 	@if [ -f "$(SWIFTSHADER)" ]; then \
 		VK_ICD_FILENAMES=$(SWIFTSHADER) $(BIN)/python -m pytest -m webgpu $(PYTEST_ARGS) $(WEBGPU_TESTS); fi
-# CUDA C++ run by fibers on the CPU: the conformance suite and random programs.
-.PHONY: gpu-shim
-gpu-shim: $(VENV)/.test-$(TEST_EXTRAS)
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) -k "CUDA or METAL" tests/conformance \
-		tests/core/renderer/test_random.py
-
 .PHONY: browser-test
 browser-test: $(VENV)/.viz
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/conformance/test_browser_conformance.py

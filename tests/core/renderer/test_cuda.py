@@ -188,7 +188,7 @@ def test_what_the_compiler_refuses_is_told() -> None:
         on_cpu.compile_kernel(KERNEL.format("x[0] = nonsense;"))
 
 
-# Whole tensors, a few in `make test`; all of tests/conformance by `make gpu-shim`.
+# Whole tensors, a few in `make test`; all of tests/conformance by `make test-gpu`.
 
 
 @needs_compiler
