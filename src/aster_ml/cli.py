@@ -21,11 +21,9 @@ from aster_ml.apps.packages import REQUIRED, extra_lines, version_of
 from aster_ml.apps.self_test import run_self_test
 from aster_ml.config import SETTINGS
 from aster_ml.device import STORAGE_KINDS, DeviceRow
-from aster_ml.engine.reproduce import reproduce
 from aster_ml.errors import AsterError, FormatError
+from aster_ml.extend import cache_folder, passed_parts, reproduce
 from aster_ml.processes import run_python
-from aster_ml.runtime import verdicts
-from aster_ml.runtime.object_cache import cache_folder
 from aster_ml.viz.command import run_viz
 
 # Modules of `apps`, each with a command line of its own.
@@ -54,7 +52,7 @@ def try_device(row: DeviceRow) -> DeviceRow:
         return DeviceRow(row.name, False, f"computing failed: {error}")
     if result != [2.0, 3.0, 4.0]:
         return DeviceRow(row.name, False, f"[1, 2, 3] + 1 came out as {result}")
-    known = verdicts.passed(Device[row.name].tested_as)
+    known = passed_parts(Device[row.name].tested_as)
     note = f"{row.note}; passed in a self-test: {' '.join(sorted(known))}" if known else row.note
     return row._replace(note=note)
 

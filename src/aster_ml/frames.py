@@ -13,9 +13,9 @@ import sys
 OWN = os.path.join(os.path.dirname(sys._getframe().f_code.co_filename), "")
 
 
-def is_own(file: str) -> bool:
-    """Whether a file, as code names it, is Aster's own."""
-    return file.startswith(OWN)
+def is_own(file: str, package: str = "") -> bool:
+    """Whether a file, as code names it, is Aster's own: of a package of it, where one is named."""
+    return file.startswith(os.path.join(OWN, package, "") if package else OWN)
 
 
 def user_line() -> tuple[str, int]:

@@ -67,7 +67,7 @@ def names(ops: set[Ops]) -> list[str]:
         ),
         (
             "uop.spec.tables",
-            {*tables.TENSOR, *tables.KERNEL, *linear.LINEAR},
+            {*tables.TENSOR_SPEC, *tables.KERNEL_SPEC, *linear.LINEAR},
             set(),
             set(Ops),
         ),

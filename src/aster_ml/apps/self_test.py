@@ -19,8 +19,7 @@ import numpy as np
 from aster_ml import Context, Device, Tensor, TinyJit, dtypes
 from aster_ml.dtype import DType, to_numpy_dtype
 from aster_ml.errors import AsterError
-from aster_ml.interpreters import python_command, python_environment
-from aster_ml.runtime import verdicts
+from aster_ml.extend import BOXES, keep_verdicts, python_command, python_environment
 from aster_ml.target import Target
 from aster_ml.uop.evaluate import evaluate
 from aster_ml.uop.ops import Ops
@@ -305,7 +304,7 @@ def has_boxes(target: Target) -> bool:
 PARTS = {
     "ops": Part("each op on each dtype", check_ops, 45),
     "programs": Part("whole programs, a gradient, a recording", check_programs, 45),
-    verdicts.BOXES: Part(
+    BOXES: Part(
         "products of boxes of tensors (BOXES=1)", lambda d: check_boxes(d, 1), 60, has_boxes
     ),
     "producers": Part(
@@ -366,7 +365,7 @@ def run_self_test(device: str, apart: Callable[[str, str], Report] = check_apart
         if len(report.wrong) > 5:
             print(f"    and {len(report.wrong) - 5} more")
     try:
-        print(f"kept in {verdicts.keep(name, found)}: what processes do that begin from now on")
+        print(f"kept in {keep_verdicts(name, found)}: what processes do that begin from now on")
     except OSError as error:
         print(f"not kept: {error}")
     return 0 if all(found.values()) else 1

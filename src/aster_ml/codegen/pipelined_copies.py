@@ -38,7 +38,7 @@ from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import AxisType, Ops, StoreArg
 from aster_ml.uop.ranges import size_of
 
-# Stages begin where any copy may.
+# Stages begin where any copy may. Source: PTX ISA 8.7, "cp.async.bulk.tensor" (128 bytes).
 STAGE_NBYTES = 128
 # Nodes that do something each time that they stand in a list.
 REPEATED = frozenset({Ops.BARRIER, Ops.COMMIT, Ops.WAIT, Ops.SETTLE, Ops.ROLE, Ops.END})

@@ -14,7 +14,7 @@ from aster_ml.codegen.plans import PrefetchedBlocks, RowSums
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv, prod
-from aster_ml.target import Target
+from aster_ml.target import LINE_NBYTES, Target
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import VALUES, AxisType, LoadArg, Ops, StoreArg
@@ -25,10 +25,6 @@ from aster_ml.uop.ranges import size_of
 BEYOND_NBYTES = 2048
 # Rows closer together than this share pages and lines anyway.
 APART_NBYTES = 1024
-# Steps of a reduction that are asked for go a line of memory further, or more.
-STEP_NBYTES = 64
-# Rows that are asked for before a panel is filled with them.
-FILL_AHEAD = 8
 
 
 class Pass(NamedTuple):
@@ -260,7 +256,7 @@ def prefetch(kernel: Kernel, axis: UOp, steps: int) -> None:
         aside = aside or broadcast_columns(kernel.facts, axis)
         aside = aside or [(a, run_of_lanes(a)) for a in column_loads(kernel.facts, axis)]
     if axis.arg.kind is AxisType.REDUCE and axis not in kernel.outputs:
-        aside = streamed_loads(kernel.facts, axis, STEP_NBYTES)
+        aside = streamed_loads(kernel.facts, axis, LINE_NBYTES)
     if aside:
         kernel.sink = prefetch_offset(kernel.sink, aside, steps)
         return
@@ -354,4 +350,4 @@ def rows_to_ask_for(a: Access, axes: list[UOp], target: Target) -> int:
     total = prod([size_of(r) for r in a.strides]) * itemsize
     if a.strides[axes[-1]] != 1 or min(steps, default=0) * itemsize < APART_NBYTES or total <= near:
         return 0
-    return min(steps) * FILL_AHEAD
+    return min(steps) * target.costs.rows_ahead

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aster_ml.errors import ArgumentError
-from aster_ml.runtime import clang
+from aster_ml.extend import compile_c, load_library
 
 
 class ClangCompiler:
@@ -20,7 +20,7 @@ class ClangCompiler:
 
     def compile(self, src: str) -> bytes:
         """The library. Raises: DeviceError without a compiler; CompileError with its words."""
-        return clang.compile_c(src)
+        return compile_c(src)
 
     compile_cached = compile
 
@@ -31,7 +31,7 @@ class CPUProgram:
     def __init__(self, name: str, lib: bytes) -> None:
         self.name = name
         self.lib = lib
-        self.library = clang.load_library(lib, name)
+        self.library = load_library(lib, name)
         self.function = ctypes.CFUNCTYPE(None)(self.library.address(name))
 
     def __call__(

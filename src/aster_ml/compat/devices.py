@@ -17,7 +17,7 @@ from aster_ml.compat.cpu_programs import CPUProgram, MallocAllocator
 from aster_ml.device import KINDS, STORAGE_KINDS, Device
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import CompileError
-from aster_ml.jit.graph_runner import GraphRunner
+from aster_ml.extend import GraphRunner
 
 __all__ = [
     "ALL_DEVICES", "Allocator", "BufferSpec", "CPUProgram", "CompileError", "Compiled", "Compiler",

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from aster_ml.config import CACHE
 from aster_ml.errors import ArgumentError
+from aster_ml.extend import cache_folder, digest
 from aster_ml.private_files import (
     UnsafeFolderError,
     make_folder,
@@ -29,7 +30,6 @@ from aster_ml.private_files import (
     own_folder,
     remove_file,
 )
-from aster_ml.runtime.object_cache import DIGEST_BYTES, cache_folder, digest
 
 T = TypeVar("T")
 Key = dict[str, Any] | str | int
@@ -245,8 +245,9 @@ def opened_seal(sealed: Any) -> bytes | None:
     """The bytes behind their digest; None for what is damaged, or of another form."""
     if not isinstance(sealed, bytes):
         return None
-    data = sealed[DIGEST_BYTES:]
-    return data if sealed[:DIGEST_BYTES] == digest(data) else None
+    seal = len(digest(b""))
+    data = sealed[seal:]
+    return data if sealed[:seal] == digest(data) else None
 
 
 def diskcache_clear() -> None:

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from aster_ml.codegen.opts import Opt
-from aster_ml.codegen.passes import kernel_name, schedule_kernel
 from aster_ml.compat.devices import RendererView
 from aster_ml.compat.programs import ProgramSpec, get_program
 from aster_ml.device import Device
-from aster_ml.schedule.handwritten import as_kernel
+from aster_ml.extend import as_kernel, kernel_name, schedule_kernel
 from aster_ml.uop.node import UOp, to_sint
 
 

@@ -11,7 +11,7 @@ import itertools
 from typing import Any
 
 from aster_ml.dtype import AddrSpace, dtypes
-from aster_ml.renderer.lanes import lane_ranges, read_affine, size_of
+from aster_ml.extend import lane_ranges, read_affine, size_of
 from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from aster_ml.codegen.lower.indices import lower_index_dtype
 from aster_ml.compat.translate import Translator, effect_sources
 from aster_ml.dtype import AddrSpace, dtypes
+from aster_ml.extend import lower_index_dtype, simplify
 from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
-from aster_ml.uop.rules.symbolic import simplify
 
 WORK_ITEMS = {AxisType.GLOBAL: "gidx", AxisType.LOCAL: "lidx"}
 CONTAINERS = frozenset({Ops.SINK, Ops.END, Dialect.GROUP})

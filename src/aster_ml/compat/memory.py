@@ -12,7 +12,7 @@ from typing import Any
 from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes
 from aster_ml.engine.items import ExecItem
-from aster_ml.engine.memory import ALIGNMENT, Arena
+from aster_ml.extend import Arena
 from aster_ml.helpers import round_up
 
 __all__ = ["_internal_memory_planner", "memory_planner"]
@@ -40,9 +40,9 @@ def _internal_memory_planner(
     for i in range(len(buffers)):
         for base in [b for b, at in first.items() if at == i]:
             arena = arenas.setdefault(base.device, Arena())
-            offsets[base] = arena.take(round_up(max(base.nbytes, 1), ALIGNMENT))
+            offsets[base] = arena.take(round_up(max(base.nbytes, 1), Arena.alignment))
         for base in [b for b, at in last.items() if at == i]:
-            arenas[base.device].give(offsets[base], round_up(max(base.nbytes, 1), ALIGNMENT))
+            arenas[base.device].give(offsets[base], round_up(max(base.nbytes, 1), Arena.alignment))
     memory = {device: Buffer(device, a.nbytes, dtypes.uint8) for device, a in arenas.items()}
     placed = {b: memory[b.device].view(b.size, b.dtype, at) for b, at in offsets.items()}
     for b in {b for step in buffers for b in step} - set(placed):

@@ -7,23 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from aster_ml.engine import storage
-from aster_ml.engine.realize import realize_uops
+from aster_ml import extend
+from aster_ml.tensor import Tensor
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
 
 
 def is_realized(u: UOp) -> bool:
     """Whether a node is memory that has been filled."""
-    if u.base.op is Ops.MULTI:
-        parts = [storage.realized_view(s) for s in u.base.src]
-        return all([is_realized(s if p is None else p) for s, p in zip(u.base.src, parts)])
-    return u.base.op is Ops.BUFFER and storage.buffer_of(u.base).is_allocated()
+    found = extend.buffers_of(u.base) if u.base.op in (Ops.BUFFER, Ops.MULTI) else []
+    return bool(found) and all([b.is_allocated() for b in found])
 
 
 def realized(u: UOp) -> Any:
     """The buffer of a node that is memory and has been filled; None for others."""
-    return storage.BUFFERS.get(u) if u.op is Ops.BUFFER and is_realized(u) else None
+    return extend.buffer_of(u) if u.op is Ops.BUFFER and is_realized(u) else None
 
 
 def buffer_of(u: UOp) -> Any:
@@ -35,9 +33,9 @@ def buffer_of(u: UOp) -> Any:
     while base.op in (Ops.RESHAPE, Ops.AFTER, Ops.NAME):
         base = base.src[0]
     if base.op is Ops.CONTIGUOUS:
-        base = realize_uops([base])[0].base
+        base = Tensor(base).realize().uop.base
     if base.op in MOVEMENT and u.base.op is Ops.BUFFER:
         raise AssertionError(f"a view with a buffer can only be RESHAPE, this is {base.op}")
     if base.op is not Ops.BUFFER:
         raise AssertionError(f"must be BUFFER, this is {base.op}")
-    return storage.buffer_of(base)
+    return extend.buffer_of(base)

@@ -21,11 +21,11 @@ from typing import Any
 
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import ArgumentError
-from aster_ml.mixin.elementwise import ElementwiseMixin
+from aster_ml.extend import ElementwiseMixin
+from aster_ml.extend import graph_rewrite as rewrite_graph
 from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import COMMUTATIVE, COMPARE, Ops
-from aster_ml.uop.rewrite import graph_rewrite as rewrite_graph
 
 Found = dict[str, UOp]
 Function = Callable[..., Any]

@@ -10,13 +10,12 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from aster_ml import extend
 from aster_ml.codegen.opts import Opt
-from aster_ml.codegen.passes import lower
 from aster_ml.compat import lanes
 from aster_ml.compat.devices import RendererView
 from aster_ml.device import Device
 from aster_ml.dtype import AddrSpace, dtypes
-from aster_ml.engine import estimate, program
 from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -24,7 +23,7 @@ from aster_ml.uop.ops import ELEMENTWISE, Ops
 from aster_ml.uop.sint import sym_infer
 
 
-class ProgramSpec(program.ProgramSpec):
+class ProgramSpec(extend.ProgramSpec):
     """One kernel for one device: source, name, sizes, Opts, estimates (`engine.program`).
 
     `uops` are the nodes of the program in the dialect, every lane one of its own.
@@ -38,7 +37,7 @@ class ProgramSpec(program.ProgramSpec):
         narrow = dataclasses.replace(
             target, index_bits=bits, vector_bits=min(target.vector_bits, 128)
         )
-        return lanes.nodes_of(lower(self.ast, narrow, self.opts, by_hand=True)[0])
+        return lanes.nodes_of(extend.lower(self.ast, narrow, self.opts, by_hand=True)[0])
 
     @functools.cached_property
     def lib(self) -> bytes:
@@ -72,11 +71,11 @@ def get_program(
     Raises: ArgumentError for a node that is no kernel; KernelOptError for an Opt that does not fit.
     """
     device = renderer.device if isinstance(renderer, RendererView) else renderer
-    found = program.get_program(ast, device, opts)
+    found = extend.get_program(ast, device, opts)
     return ProgramSpec(**{f.name: getattr(found, f.name) for f in dataclasses.fields(found)})
 
 
-class Estimates(estimate.Estimates):
+class Estimates(extend.Estimates):
     """Estimate of what a kernel computes and moves, also of a list of the dialect's nodes."""
 
     @classmethod

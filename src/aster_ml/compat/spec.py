@@ -6,11 +6,13 @@ Rows are those of `uop.spec.tables`; what both stages allow a node to be is in `
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from aster_ml.compat.patterns import PatternMatcher, UPat
+from aster_ml.extend import KERNEL_SPEC, TENSOR_SPEC
 from aster_ml.uop.node import UOp
-from aster_ml.uop.spec import rows, tables
+from aster_ml.uop.ops import Ops
 
 
 def keeps_rows(rows: tuple[Any, ...], x: UOp) -> bool:
@@ -18,13 +20,13 @@ def keeps_rows(rows: tuple[Any, ...], x: UOp) -> bool:
     return all([bool(keeps(x)) for _, keeps in rows])
 
 
-def matcher(table: rows.Table) -> PatternMatcher:
+def matcher(table: Mapping[Ops, tuple[Any, ...]]) -> PatternMatcher:
     """A table of the specification as rules."""
     return PatternMatcher(
         [(UPat(op, name="x"), functools.partial(keeps_rows, rows)) for op, rows in table.items()]
     )
 
 
-tensor_spec = matcher(tables.TENSOR)
-kernel_spec = matcher(tables.KERNEL)
-shared_spec = matcher({op: rows for op, rows in tables.TENSOR.items() if op in tables.KERNEL})
+tensor_spec = matcher(TENSOR_SPEC)
+kernel_spec = matcher(KERNEL_SPEC)
+shared_spec = matcher({op: rows for op, rows in TENSOR_SPEC.items() if op in KERNEL_SPEC})

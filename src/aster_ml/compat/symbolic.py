@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from aster_ml.compat.patterns import PatternMatcher, UPat, graph_rewrite
+from aster_ml.extend import simplify, symbolic
 from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.evaluate import evaluate
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
-from aster_ml.uop.rules.symbolic import simplify, symbolic
 
 CONSTANTS = (Ops.CONST, Dialect.VCONST)
 Axes = Sequence[tuple[int, int]]

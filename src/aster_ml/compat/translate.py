@@ -34,10 +34,9 @@ from aster_ml.compat.nest import (
 from aster_ml.compat.symbolic import simplify_lanes
 from aster_ml.dtype import AddrSpace, PtrDType, dtypes
 from aster_ml.errors import ArgumentError, UnsupportedError
-from aster_ml.schedule.handwritten import Handwritten
+from aster_ml.extend import Handwritten, flat_index, simplify_around, source_index
 from aster_ml.uop.dialect import Dialect
 from aster_ml.uop.graph import reaches, substitute, toposort
-from aster_ml.uop.movement import flat_index, source_index
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import (
     ELEMENTWISE,
@@ -51,7 +50,6 @@ from aster_ml.uop.ops import (
     ScratchArg,
     VarArg,
 )
-from aster_ml.uop.rules.symbolic import simplify_around
 
 MEMORY = frozenset({Ops.PARAM, Dialect.DEFINE_GLOBAL, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
 

@@ -46,7 +46,12 @@ def lifetimes_of(schedule: Schedule) -> dict[int, tuple[int, int]]:
 
 
 class Arena:
-    """Memory handed out and taken back in the order of the steps; neighbours that are free join."""
+    """Memory handed out and taken back in the order of the steps; neighbours that are free join.
+
+    Who hands it out takes multiples of `alignment` bytes.
+    """
+
+    alignment = ALIGNMENT
 
     def __init__(self) -> None:
         self.nbytes = 0

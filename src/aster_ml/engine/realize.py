@@ -108,6 +108,23 @@ def strip_effects(u: UOp) -> UOp | None:
     return settle(u, written=True)
 
 
+def buffers_of(u: UOp) -> list[Buffer]:
+    """The memory that a node already is a view of, one buffer a device; none of what is computed.
+
+    A constant has none. A buffer may be there and not yet allocated.
+    """
+    memory = settle(u)
+    below = [] if memory is None else storage.buffers_below(memory)
+    return [storage.buffer_of(b) for b in below]
+
+
+def whole_buffer(u: UOp) -> Buffer | None:
+    """The memory that a node is all of, in row-major order; None for parts and what is computed."""
+    memory = settle(u)
+    found = buffers_of(u) if memory is not None and is_whole_memory(memory) else []
+    return found[0] if len(found) == 1 else None
+
+
 def on_each(u: UOp, find: Callable[[UOp], UOp | None]) -> UOp | None:
     """A MULTI of what is found for each source; None where one has nothing."""
     found = [find(s) for s in u.src]

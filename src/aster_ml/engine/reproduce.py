@@ -12,10 +12,8 @@ from aster_ml.config import Context
 from aster_ml.device import Device
 from aster_ml.engine.compile import load_alone, write_kernel
 from aster_ml.engine.fallback import Failure, read_failure
-from aster_ml.engine.realize import workers_of
+from aster_ml.engine.planning import plan_body
 from aster_ml.engine.search import find_opts
-from aster_ml.schedule.plan import make_schedule
-from aster_ml.uop.graph import toposort
 
 
 def reproduce(path: str | Path) -> str:
@@ -26,7 +24,7 @@ def reproduce(path: str | Path) -> str:
     failure = read_failure(Path(path).read_text(encoding="utf-8"))
     with Context(**(failure.settings | {"STRICT": 1, "CACHE": 0})):
         if failure.stage == "plan":
-            schedule = make_schedule(failure.root, list(toposort(failure.root)), workers_of)
+            schedule = plan_body(failure.root)
             return f"planned in {len(schedule.steps)} steps: this does not fail any more"
         return compiled_again(failure)
 

@@ -19,10 +19,8 @@ import numpy as np
 
 from aster_ml import Tensor, dtypes
 from aster_ml.dtype import DType
-from aster_ml.engine import storage
 from aster_ml.errors import ArgumentError, UnsupportedError
-from aster_ml.gradient import written_views
-from aster_ml.mixin.reduce import identity_of
+from aster_ml.extend import buffer_of, identity_of, written_views
 from aster_ml.nn.onnx_carriers import carrier
 from aster_ml.nn.onnx_ops.model import onnx_package
 from aster_ml.nn.onnx_ops.types import ASTER, INT64, number_of, numpy_type
@@ -282,7 +280,7 @@ class GraphWriter:
         if name is not None:
             self.reached.add(name)
             return self.node("Reshape", name, self.constant([-1]))
-        if not storage.buffer_of(u).is_allocated():
+        if not buffer_of(u).is_allocated():
             return UNWRITTEN
         values = Tensor.from_uop(u)
         if u.dtype in (dtypes.bfloat16, *dtypes.fp8s):

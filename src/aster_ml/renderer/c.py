@@ -36,20 +36,30 @@ SIGNED = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
 class CRenderer(Renderer):
     """C for the CPU."""
 
+    @property
+    def writer(self) -> type[CWriter]:
+        """The class that writes one kernel."""
+        return CWriter
+
     def render(self, linear: Linear) -> str:
         """The C source of one kernel."""
-        return CWriter(self.target, linear).run()
+        return self.writer(self.target, linear).run()
 
     def render_all(self, linears: Sequence[Linear], rest: Sequence[str]) -> str:
         """The C source of several kernels, and what stands behind them."""
         helpers: dict[str, str] = {}
         functions: list[str] = []
         for linear in linears:
-            writer = CWriter(self.target, linear)
+            writer = self.writer(self.target, linear)
             writer.run()
             helpers.update(writer.helpers)
             functions += [*writer.whole_function(), ""]
         return "\n".join([*headers(helpers), *functions, *rest])
+
+
+def c_type(dtype: DType) -> str:
+    """C99's type of an element; one that C99 lacks is an unsigned integer of its bits."""
+    return TYPES[BIT_DTYPES.get(dtype, dtype)]
 
 
 def headers(helpers: dict[str, str]) -> list[str]:

@@ -165,7 +165,7 @@ def tested_as(target: Target) -> str:
 
 def marked(target: Target) -> Target:
     """The target, with a mark where boxes of tensors have not been seen to work on the device."""
-    if "wgmma" not in target.features or verdicts.BOXES in verdicts.passed(tested_as(target)):
+    if "wgmma" not in target.features or verdicts.BOXES in verdicts.passed_parts(tested_as(target)):
         return target
     return replace(target, features=target.features | {UNTRIED})
 

@@ -42,7 +42,7 @@ def copy_to(folder: Path) -> None:
             replace_own(str(folder / "verdicts" / path.name), content)
 
 
-def keep(device: str, parts: Mapping[str, bool]) -> Path:
+def keep_verdicts(device: str, parts: Mapping[str, bool]) -> Path:
     """Writes down which parts have passed; returns the file.
 
     Raises: OSError where it cannot be kept.
@@ -65,7 +65,7 @@ def keep(device: str, parts: Mapping[str, bool]) -> Path:
     return path
 
 
-def passed(device: str) -> frozenset[str]:
+def passed_parts(device: str) -> frozenset[str]:
     """The parts that a device has passed; none where nothing is known of it."""
     path = path_of(device)
     if path is None:

@@ -113,7 +113,7 @@ def one_word(text: str) -> str:
     return "-".join(text.replace(",", " ").replace("=", " ").split())
 
 
-def target_of(limits: dict[str, int], half: bool, arch: str) -> Target:
+def webgpu_target(limits: dict[str, int], half: bool, arch: str) -> Target:
     """Makes the Target of a device with these limits."""
     dtypes = set(INTEGERS) | {"float32"}
     if half:
@@ -301,7 +301,7 @@ class WebGpuBackend(Backend):
         self.has_clock = "timestamp-query" in features
         info = adapter.info
         arch = one_word(f"{info['backend_type']} {info['device']} {info['description']}")
-        self.probed = target_of(self.limits, "shader-f16" in features, arch)
+        self.probed = webgpu_target(self.limits, "shader-f16" in features, arch)
         self.waiting: list[Dispatch] = []
         self.dead: list[Any] = []
         self.shaders: dict[str, Shader] = {}

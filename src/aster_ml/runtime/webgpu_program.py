@@ -209,7 +209,7 @@ class WebGpuProgram(Program):
             return self.shader
         key = shared, aligned
         if key not in self.others:
-            self.others[key] = self.backend.shader(variant(self.source, *key))
+            self.others[key] = self.backend.shader(shader_variant(self.source, *key))
         return self.others[key]
 
     def bind(self, shader: Shader, handles: Sequence[Handle], uniform: Any, at: int) -> Any:
@@ -236,7 +236,7 @@ class WebGpuProgram(Program):
         )
 
 
-def variant(source: str, shared: bool, aligned: bool) -> str:
+def shader_variant(source: str, shared: bool, aligned: bool) -> str:
     """The source for bindings that may all be written, and for buffers that begin anywhere.
 
     Lines that take whole words for granted end in `//-`, and those for all other buffers begin with

@@ -2,7 +2,7 @@
 
 Data alone: what is scheduled by it stands in `schedule/fusion` and `codegen/cpu`, and how it adds
 up to the cycles of a kernel in `codegen/estimate`. A figure names where it comes from: a page of
-docs/explanation/tuning, or the table of a vendor or of uops.info. What no machine was measured for
+docs/explanation/tuning, or a document of a vendor or of uops.info. What no machine was measured for
 has the figures of the one that was, a Zen 4; those that follow from a `Target` are no rows of their
 own.
 """
@@ -63,6 +63,21 @@ class Costs:
     memory_bytes: float = 8
     # Neighbouring bytes that one channel of memory has (transposes.md).
     channel: int = 256
+    # Bytes of the stack that a kernel's scratch may take: half of what most systems give a thread
+    # (pthread_create(3): 8 MB where RLIMIT_STACK is Linux's default).
+    scratch_nbytes: int = 4 << 20
+    # The part of the first cache in which an operand stays until it is read again (pipelining.md).
+    near_part: float = 0.5
+    # What is asked for ahead of its use (prefetch.md): rows before a panel is filled with them;
+    # pages between what a pass over rows computes with and what it asks for; lines between the
+    # columns that a product goes down and those that it asks for; loads, and asks, that there is
+    # room for in a step of a product, for each SIMD value of results; and bytes between words of
+    # blocks and those that are asked for (packed-weights.md: from 512 to 3,072 times are the same).
+    rows_ahead: int = 8
+    pages_ahead: int = 2
+    lines_ahead: int = 4
+    loads_a_result: float = 1.25
+    words_ahead_nbytes: int = 1024
     # Parts of the last cache: what is smaller stays there whatever a kernel does besides; of what
     # is larger several rows push each other out; and what is larger comes from memory
     # (non-temporal-stores.md, prefetch.md, reductions.md, shared-divisions.md).
@@ -107,15 +122,62 @@ class Costs:
     chains: int = 6
 
 
-# The only row that was measured. A machine that differs gets one of its own, with its source.
+# The only row that was measured.
 ZEN4 = Costs()
+# Of others their vendors' documents say this, and none of it was measured. What a document leaves
+# open is as on a Zen 4.
+#
+# Source: AMD, Software Optimization Guide for AMD Family 19h Processors (56665): two units for
+# products, of latency 4; two loads and one store of 256 bits and six macro-ops a cycle. All of it
+# is as on a Zen 4.
+ZEN3 = Costs()
+# Source: Intel 64 and IA-32 Architectures Optimization Reference Manual (248966), Golden Cove: two
+# loads and one store of 512 bits a cycle, six micro-ops, two units for products of 512 bits, of
+# latency 4; and 48 bytes a cycle sustained from the second cache (Ice Lake).
+SAPPHIRE_RAPIDS = Costs(cache_bytes=(128, 48, 16))
+# Source: Arm Neoverse V1 Core Software Optimization Guide (PJDOC-466751330-9685): four pipelines
+# for products of 128 bits, of latency 4; three loads and two stores of 128 bits and eight
+# macro-operations a cycle. Graviton 3 has these cores.
+NEOVERSE_V1 = Costs(accumulators=16, loads=3, stores=2, begun=8, cache_bytes=(48, 32, 16))
 # By how the name of a processor in a Target begins.
-ROWS: dict[str, Costs] = {}
+ROWS: dict[str, Costs] = {
+    "x86_64-znver3": ZEN3,
+    "x86_64-znver4": ZEN4,
+    "x86_64-sapphirerapids": SAPPHIRE_RAPIDS,
+    "aarch64-neoverse-v1": NEOVERSE_V1,
+}
 
 
 def costs_of(arch: str) -> Costs:
     """The row of a processor, by its name in a Target."""
     return next((row for name, row in ROWS.items() if arch.startswith(name)), ZEN4)
+
+
+@dataclass(frozen=True)
+class Card:
+    """Rates of one processor of a graphics card, by its documents; nobody has measured one."""
+
+    # Multiplications with addition a clock: of float32, and of 16 bits on tensor cores.
+    multiplications: int
+    on_cores: int
+    # Bytes a clock of local memory (CUDA C++ Programming Guide: 32 banks of 4 bytes).
+    local_nbytes: int = 128
+    # Work-items that it has under way at once, and bytes that memory moves at least (the same,
+    # "Technical Specifications per Compute Capability"; Best Practices Guide, "Coalesced Access").
+    items: int = 2048
+    sector_nbytes: int = 32
+    # Multiplications that reading four bytes of other memory takes as long as. Assumed: on an A100
+    # it would be 5 for all of the second cache's rate and 25 for that of memory (white paper: 5,120
+    # bytes a clock and 1,555 GB/s for 108 processors at 1.41 GHz).
+    far_read: float = 20.0
+
+
+# Source: NVIDIA A100 Tensor Core GPU Architecture (white paper): 64 FP32 cores an SM, four tensor
+# cores of 256 multiplications of FP16 a clock.
+A100 = Card(64, 1024)
+# Source: NVIDIA H100 Tensor Core GPU Architecture (white paper): 128 FP32 cores an SM, and twice
+# the rate of an A100's tensor cores.
+H100 = Card(128, 2048)
 
 
 @dataclass(frozen=True)
@@ -146,6 +208,8 @@ class Assumed:
     # read back than to make anew (convolutions.md).
     large_nbytes: int = 4 << 20
     again_nbytes: int = 32 << 20
+    # Longest row of values side by side that a kernel writes out.
+    written_out: int = 8
     # Bytes of scratch of a part that stay in the second or third cache; at most, where rows are
     # long; and of all lanes together.
     part_nbytes: int = 1 << 20

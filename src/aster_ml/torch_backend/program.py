@@ -12,7 +12,7 @@ from typing import Any
 
 from aster_ml import Tensor, TinyJit
 from aster_ml.dtype import dtypes
-from aster_ml.jit.on_memory import OnMemory
+from aster_ml.extend import OnMemory
 from aster_ml.torch_backend.graph import SIZES, Graph, filled, is_number, name_of
 from aster_ml.torch_backend.types import aster_dtype
 from aster_ml.uop.ops import ELEMENTWISE, Ops

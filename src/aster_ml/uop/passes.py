@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aster_ml.config import DEBUG, SPEC
 from aster_ml.errors import InternalError
 from aster_ml.late import late
+from aster_ml.uop.pattern import compile_anew
 
 if TYPE_CHECKING:
     from aster_ml.uop.spec import verify as spec
@@ -57,7 +58,7 @@ class PassTotal:
     time_s: float = 0.0
 
 
-class Step(NamedTuple):
+class PassRun(NamedTuple):
     """A pass that has run: its name, what it has made, and the seconds that it took."""
 
     name: str
@@ -73,24 +74,42 @@ class Listeners(threading.local):
     """Lists of steps that this thread records, innermost last."""
 
     def __init__(self) -> None:
-        self.lists: list[list[Step]] = [*ALWAYS]
+        self.lists: list[list[PassRun]] = [*ALWAYS]
 
 
 # Lists in which every thread records from its first pass on.
-ALWAYS: list[list[Step]] = []
+ALWAYS: list[list[PassRun]] = []
 LISTENERS = Listeners()
 
 
 @contextmanager
-def recorded() -> Iterator[list[Step]]:
+def recorded() -> Iterator[list[PassRun]]:
     """Within the block, each pass that this thread runs is added to the list, with what it made."""
-    steps: list[Step] = []
+    steps: list[PassRun] = []
     LISTENERS.lists.append(steps)
     try:
         yield steps
     finally:
         # By identity: two lists may be equal.
         LISTENERS.lists = [s for s in LISTENERS.lists if s is not steps]
+
+
+def record_always(steps: list[PassRun]) -> None:
+    """Adds to the list each pass that any thread runs from now on.
+
+    Watchers (`watch.WATCHERS`) are told of each rewrite from then on; so put them there before.
+    A thread that has run a pass before records in the list only if it is the caller.
+    """
+    ALWAYS.append(steps)
+    LISTENERS.lists.append(steps)
+    compile_anew()
+
+
+def record_no_more(steps: list[PassRun]) -> None:
+    """Ends what `record_always` began for this list, in the same thread."""
+    ALWAYS[:] = [s for s in ALWAYS if s is not steps]
+    LISTENERS.lists = [s for s in LISTENERS.lists if s is not steps]
+    compile_anew()
 
 
 def verify_after(made: Any, step: Pass) -> None:
@@ -127,7 +146,7 @@ class PassClock:
         total.time_s += time_s
         if self.lists:
             for steps in self.lists:
-                steps.append(Step(step.name, made, time_s))
+                steps.append(PassRun(step.name, made, time_s))
         if self.shows:
             sys.stderr.write(f"pass {step.name:32} {time_s * 1e6:9.1f} us\n")
         if self.verifies and step.stage is not None:

@@ -6,17 +6,15 @@ that is called in it, as a path of attributes (`ResNet18.layer1[0].conv1`).
 
 from __future__ import annotations
 
-import os
 import sys
 import sysconfig
 from types import FrameType
 from typing import Any, NamedTuple
 
-from aster_ml.frames import OWN, is_own
+from aster_ml.extend import is_own
 from aster_ml.tensor import Tensor
 from aster_ml.uop.node import UOp
 
-LAYERS = os.path.join(OWN, "nn", "")
 INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 # Frames of a program that are kept of one call, and entries of a list that are looked through.
 MOST_FRAMES, MOST_ENTRIES = 24, 1000
@@ -45,7 +43,7 @@ def owner_of(frame: FrameType) -> Any:
     if found is None or isinstance(found, (Tensor, UOp)) or not hasattr(found, "__dict__"):
         return None
     file = code.co_filename
-    return found if not is_own(file) or file.startswith(LAYERS) else None
+    return found if not is_own(file) or is_own(file, "nn") else None
 
 
 def name_within(parent: Any, child: Any) -> str | None:

@@ -13,13 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from aster_ml.codegen.passes import AFTER_OPTS, BEFORE_OPTS, LINEARIZE, ON_LINEAR
 from aster_ml.config import SETTINGS
 from aster_ml.device import Device
-from aster_ml.engine.estimate import estimate
-from aster_ml.engine.explain import show_slots
 from aster_ml.errors import AsterError
-from aster_ml.schedule.plan import BODY_PASSES, DRAFT_PASSES, KERNELIZE, MATERIALIZE
+from aster_ml.extend import estimate, kernel_passes, schedule_passes, show_slots
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
@@ -35,10 +32,6 @@ from aster_ml.viz.recorder import KernelPart, KernelRecord, PassEntry, Recorder,
 FORMAT, VERSION = "aster-viz", 1
 # Largest source file of a program that is kept, and most nodes of one graph that are drawn.
 MOST_SOURCE = 400_000
-ALL_PASSES = (
-    *BODY_PASSES, MATERIALIZE, KERNELIZE, *DRAFT_PASSES, *BEFORE_OPTS, *AFTER_OPTS, LINEARIZE,
-    *ON_LINEAR,
-)  # fmt: skip
 
 
 def said_by(function: Any) -> dict[str, str]:
@@ -97,7 +90,10 @@ class Maker:
             "schedules": schedules,
             "kernels": kernels,
             "rules": self.rules,
-            "passes": {p.name: {"does": p.does, "why": p.why} for p in ALL_PASSES},
+            "passes": {
+                p.name: {"does": p.does, "why": p.why}
+                for p in (*schedule_passes(), *kernel_passes())
+            },
             "events": events,
             "memory": memory,
             "held_before": r.held_before,

@@ -10,9 +10,9 @@ from typing import Any
 
 from aster_ml.dtype import dtypes
 from aster_ml.errors import AsterError
+from aster_ml.extend import render_expr
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.print.infix import render_expr
 from aster_ml.uop.print.text import SHOWN, arg_text
 
 # Characters of an argument, or of an expression beside it, that are kept.

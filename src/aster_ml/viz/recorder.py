@@ -17,27 +17,29 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from aster_ml.allocator import MEMORY
-from aster_ml.codegen.explain import arranged_lines
-from aster_ml.codegen.passes import BEFORE_OPTS
 from aster_ml.config import STRICT, stage_key
 from aster_ml.device import Buffer, Device
-from aster_ml.engine.compile import write_kernel
-from aster_ml.engine.estimate import estimate
-from aster_ml.engine.explain import run_name, show_work
-from aster_ml.engine.realize import workers_of
-from aster_ml.schedule.plan import make_schedule
-from aster_ml.uop.graph import toposort
+from aster_ml.extend import (
+    PassRun,
+    arranged_lines,
+    estimate,
+    kernel_passes,
+    plan_body,
+    record_always,
+    record_no_more,
+    run_name,
+    show_work,
+    write_kernel,
+)
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import METADATA, UOp
-from aster_ml.uop.passes import ALWAYS, LISTENERS, Step
-from aster_ml.uop.pattern import compile_anew
 from aster_ml.viz.callers import Frame, call_stack
 from aster_ml.viz.origins import body_origins, expressed_by, source_lines, values_by_slot
 from aster_ml.watch import WATCHERS, Watcher
 
 # What is kept at most; what is more is counted.
 MOST_EVENTS, MOST_REALIZES, MOST_FIRINGS = 50_000, 5_000, 200_000
-FIRST_PASS = BEFORE_OPTS[0].name
+FIRST_PASS = kernel_passes()[0].name
 
 
 class Firing(NamedTuple):
@@ -161,14 +163,14 @@ def harmless(method: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-class PassLog(list[Step]):
+class PassLog(list[PassRun]):
     """Takes each pass as it ends, in place of a list that keeps all of them."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
 
-    def append(self, step: Step) -> None:
+    def append(self, step: PassRun) -> None:
         """A pass of this thread has ended."""
         self.recorder.note_pass(step)
 
@@ -203,9 +205,7 @@ class Recorder(Watcher):
     def start(self) -> None:
         """Watches from now on."""
         WATCHERS.append(self)
-        ALWAYS.append(self.log)
-        LISTENERS.lists.append(self.log)
-        compile_anew()
+        record_always(self.log)
         # Asking takes in what was posted.
         MEMORY.in_use()
         self.held_before = dict(MEMORY.held)
@@ -215,7 +215,7 @@ class Recorder(Watcher):
         """Plans and lowers what was planned and compiled before it began, as it would be now."""
         for record in [r for r in self.schedules.values() if not r.is_closed]:
             if record.body is not None:
-                again = make_schedule(record.body, [*toposort(record.body)], workers_of)
+                again = plan_body(record.body)
                 found = self.schedules.pop(id(again))
                 if len(again.steps) == len(record.schedule.steps):
                     record.entries, record.origins = found.entries, found.origins
@@ -234,9 +234,7 @@ class Recorder(Watcher):
             return
         self.complete()
         WATCHERS.remove(self)
-        ALWAYS[:] = [x for x in ALWAYS if x is not self.log]
-        LISTENERS.lists = [x for x in LISTENERS.lists if x is not self.log]
-        compile_anew()
+        record_no_more(self.log)
         if self.originals is not None:
             setattr(Buffer, "allocate", self.originals[0])  # noqa: B010
             setattr(Buffer, "_release", self.originals[1])  # noqa: B010
@@ -295,7 +293,7 @@ class Recorder(Watcher):
         return fired, seconds
 
     @harmless
-    def note_pass(self, step: Step) -> None:
+    def note_pass(self, step: PassRun) -> None:
         """A pass belongs to the kernel that is being written, else to a plan."""
         here = self.here
         fired, _ = self.taken()

@@ -17,7 +17,7 @@ from aster_ml.device import Buffer, Device, missing
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import CompileError, InternalError
 from aster_ml.renderer.wgsl import WgslRenderer
-from aster_ml.runtime.webgpu_program import LaunchFacts, shared_nbytes, variant
+from aster_ml.runtime.webgpu_program import LaunchFacts, shader_variant, shared_nbytes
 from aster_ml.target import PLAIN_DTYPES, Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
@@ -156,9 +156,9 @@ def declared(source: str) -> list[str]:
 def test_neighbours_are_one_element_of_memory() -> None:
     source = WgslRenderer(PLAIN).render(copied(dtypes.float32, dtypes.int8, 64))
     assert LaunchFacts.parse(source).words == (16, 4)
-    aligned = variant(source, False, True)
+    aligned = shader_variant(source, False, True)
     assert declared(aligned) == ["vec4<f32>", "u32"]
-    plain = variant(source, False, False)
+    plain = shader_variant(source, False, False)
     assert declared(plain) == ["f32", "atomic<u32>"]
     assert "//" not in plain.partition("\n")[2]
     assert plain.count("atomicOr") == 1

@@ -204,9 +204,9 @@ def test_boxes_wait_for_a_self_test(driver: cuda_stub.Stub, tmp_path: Path) -> N
         backend = Device["CUDA"]
         assert UNTRIED in backend.target.features
         assert encoded("CUDA") == 0
-        verdicts.keep(backend.tested_as, {"boxes": False})
+        verdicts.keep_verdicts(backend.tested_as, {"boxes": False})
         assert cuda.marked(backend.target) == backend.target
-        verdicts.keep(backend.tested_as, {"boxes": True})
+        verdicts.keep_verdicts(backend.tested_as, {"boxes": True})
         known = cuda.marked(cuda.probe(backend.device))
         assert known.features == backend.target.features - {UNTRIED}
         with pytest.MonkeyPatch.context() as patch:

@@ -20,13 +20,13 @@ def own_cache(tmp_path: Path) -> Iterator[None]:
 
 
 def test_what_is_kept_is_found() -> None:
-    assert verdicts.passed(DEVICE) == frozenset()
-    path = verdicts.keep(DEVICE, {"ops": True, "programs": False, "boxes": True})
-    assert verdicts.passed(DEVICE) == {"ops", "boxes"}
-    assert verdicts.passed(DEVICE + "0") == frozenset()
+    assert verdicts.passed_parts(DEVICE) == frozenset()
+    path = verdicts.keep_verdicts(DEVICE, {"ops": True, "programs": False, "boxes": True})
+    assert verdicts.passed_parts(DEVICE) == {"ops", "boxes"}
+    assert verdicts.passed_parts(DEVICE + "0") == frozenset()
     assert path.stat().st_mode & 0o022 == 0
-    verdicts.keep(DEVICE, {"ops": False, "programs": False, "boxes": False})
-    assert verdicts.passed(DEVICE) == frozenset()
+    verdicts.keep_verdicts(DEVICE, {"ops": False, "programs": False, "boxes": False})
+    assert verdicts.passed_parts(DEVICE) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -41,23 +41,23 @@ def test_what_is_kept_is_found() -> None:
     ],
 )
 def test_what_is_not_whole_is_none(change: object) -> None:
-    path = verdicts.keep(DEVICE, {"boxes": True})
+    path = verdicts.keep_verdicts(DEVICE, {"boxes": True})
     path.write_bytes(change(path.read_bytes()))  # type: ignore[operator]
-    assert verdicts.passed(DEVICE) == frozenset()
-    verdicts.keep(DEVICE, {"boxes": True})
-    assert verdicts.passed(DEVICE) == {"boxes"}
+    assert verdicts.passed_parts(DEVICE) == frozenset()
+    verdicts.keep_verdicts(DEVICE, {"boxes": True})
+    assert verdicts.passed_parts(DEVICE) == {"boxes"}
 
 
 def test_another_process_is_let_know(tmp_path: Path) -> None:
     verdicts.copy_to(tmp_path / "search")
-    verdicts.keep(DEVICE, {"boxes": True})
+    verdicts.keep_verdicts(DEVICE, {"boxes": True})
     verdicts.copy_to(tmp_path / "search")
     with Context(CACHEDIR=str(tmp_path / "search")):
-        assert verdicts.passed(DEVICE) == {"boxes"}
+        assert verdicts.passed_parts(DEVICE) == {"boxes"}
 
 
 def test_without_a_folder_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdicts, "cache_folder", lambda: None)
-    assert verdicts.passed(DEVICE) == frozenset()
+    assert verdicts.passed_parts(DEVICE) == frozenset()
     with pytest.raises(OSError, match="CACHEDIR"):
-        verdicts.keep(DEVICE, {"ops": True})
+        verdicts.keep_verdicts(DEVICE, {"ops": True})

@@ -15,8 +15,7 @@ from aster_ml.apps.export.plan import Blob, Copy, Place, Plan, offsets_of
 from aster_ml.apps.export.trace import Value
 from aster_ml.apps.export.weights import fingerprint, header_of
 from aster_ml.dtype import DType, dtypes
-from aster_ml.renderer.c import TYPES, CWriter, headers
-from aster_ml.renderer.cstyle import BIT_DTYPES
+from aster_ml.extend import BIT_DTYPES, CRenderer, CWriter, c_type
 from aster_ml.target import PLAIN_OPS, Target
 from aster_ml.uop.linear import Linear
 
@@ -145,35 +144,29 @@ float y = (float)x;
   return y;"""
 
 
-def type_name(dtype: DType) -> str:
-    """C's type of an element; one that C lacks is its bits."""
-    return TYPES[BIT_DTYPES.get(dtype, dtype)]
+class KernelRenderer(CRenderer):
+    """Kernels as static functions."""
+
+    writer = KernelWriter
 
 
 def kernel_texts(target: Target, kernels: list[Linear]) -> list[str]:
     """Includes, helpers, and a function for each kernel."""
-    helpers: dict[str, str] = {}
-    functions: list[str] = []
-    for linear in kernels:
-        writer = KernelWriter(target, linear)
-        writer.run()
-        helpers.update(writer.helpers)
-        functions += [*writer.whole_function(), ""]
-    return [*headers(helpers), *functions]
+    return KernelRenderer(target).render_all(kernels, []).split("\n")
 
 
 def described(value: Value) -> str:
     """A value in a comment: its sizes, dtype and bytes."""
     shape = " x ".join(map(str, value.shape)) or "one number"
     known = value.dtype.name
-    as_bits = f", as bits in {type_name(value.dtype)}" if value.dtype in BIT_DTYPES else ""
+    as_bits = f", as bits in {c_type(value.dtype)}" if value.dtype in BIT_DTYPES else ""
     return f"{value.name}: {shape}, {known}{as_bits}, {value.nbytes} bytes"
 
 
 def parameters(plan: Plan) -> str:
     """The inputs and outputs of the function as parameters."""
-    given = [f"const {type_name(v.dtype)} *{v.name}" for v in plan.inputs]
-    return ", ".join([*given, *[f"{type_name(v.dtype)} *{v.name}" for v in plan.outputs]])
+    given = [f"const {c_type(v.dtype)} *{v.name}" for v in plan.inputs]
+    return ", ".join([*given, *[f"{c_type(v.dtype)} *{v.name}" for v in plan.outputs]])
 
 
 def header_text(plan: Plan, inside: bool) -> str:
@@ -278,7 +271,7 @@ class Source:
         if place.region in ("input", "output"):
             values = self.plan.inputs if place.region == "input" else self.plan.outputs
             value = values[place.number]
-            if not place.offset and kind in (type_name(value.dtype), "void"):
+            if not place.offset and kind in (c_type(value.dtype), "void"):
                 return value.name
             const = "const " if place.region == "input" else ""
             byte = f"({const}char *){value.name} + {place.offset}"
@@ -305,7 +298,7 @@ class Source:
                 call = f"memcpy({to}, {source}, {step.source.nbytes});"
             else:
                 linear = plan.kernels[step.kernel]
-                kinds = [type_name(p.dtype) for p in linear.params]
+                kinds = [c_type(p.dtype) for p in linear.params]
                 args = [self.pointer(p, k) for p, k in zip(step.places, kinds, strict=True)]
                 call = f"{linear.name}({', '.join([*args, *map(str, step.variables)])});"
             lines += textwrap.wrap(

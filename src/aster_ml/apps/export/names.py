@@ -13,10 +13,9 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from aster_ml.device import Buffer
-from aster_ml.engine import storage
+from aster_ml.extend import whole_buffer
 from aster_ml.jit.tiny_jit import TinyJit
 from aster_ml.nn.state import get_state_dict
-from aster_ml.uop.movement import is_whole_memory
 
 # What holds no weights of its own.
 PLAIN = (ModuleType, FunctionType, BuiltinFunctionType, type, str, bytes, int, float)
@@ -38,11 +37,8 @@ def named_weights(function: Callable[..., Any]) -> list[Named]:
     for label, state in groups.items():
         for key, t in state.items():
             name = ".".join([x for x in (label if len(groups) > 1 else "", key) if x])
-            known = storage.realized_view(t.uop)
-            view = t.uop if known is None else known
-            buffers = storage.buffers_below(view) if is_whole_memory(view) else []
-            if len(buffers) == 1 and all([isinstance(n, int) for n in t.shape]):
-                buffer = storage.buffer_of(buffers[0])
+            buffer = whole_buffer(t.uop)
+            if buffer is not None and all([isinstance(n, int) for n in t.shape]):
                 found.append(Named(name or label, tuple(t.shape), buffer))
     return found
 

@@ -13,19 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from aster_ml.apps.export.trace import Memory, Ran, Trace, Value
-from aster_ml.codegen.passes import lower
-from aster_ml.config import DEPTH_FIRST, Context
 from aster_ml.dtype import DType, dtypes
-from aster_ml.engine.launch import size_now
-from aster_ml.engine.memory import plan_memory
-from aster_ml.engine.realize import workers_for
 from aster_ml.errors import InternalError, UnsupportedError
+from aster_ml.extend import Schedule, Slot, Step, lower, plan_for, plan_memory, size_now
 from aster_ml.helpers import round_up
-from aster_ml.schedule.cache import CACHE
-from aster_ml.schedule.plan import make_schedule
-from aster_ml.schedule.steps import Schedule, Slot, Step
 from aster_ml.target import Target
-from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import RunArg
@@ -96,15 +88,6 @@ def make_plan(trace: Trace, target: Target, alignment: int = 128) -> Plan:
     form in the target's language.
     """
     return Builder(trace, target, alignment).build()
-
-
-def planned_for(schedule: Schedule, target: Target) -> Schedule:
-    """The same schedule for another machine; a kernel written by hand stays as it is."""
-    body = next((key[0] for key, (s, _) in CACHE.entries.items() if s is schedule), None)
-    if not isinstance(body, UOp):
-        return schedule
-    with Context(**{DEPTH_FIRST.name: 0}):
-        return make_schedule(body, list(toposort(body)), lambda _: workers_for(target))
 
 
 class Builder:
@@ -197,7 +180,7 @@ class Builder:
 
     def add_schedule(self, ran: Ran) -> None:
         """The steps of one schedule, on slots of the merged one."""
-        schedule = planned_for(ran.schedule, self.plan.target)
+        schedule = plan_for(ran.schedule, self.plan.target)
         if schedule.n_args != len(ran.arguments):
             raise InternalError(
                 f"export: a schedule of {len(ran.arguments)} arguments has {schedule.n_args} now"

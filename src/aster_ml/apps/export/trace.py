@@ -20,20 +20,13 @@ from aster_ml.apps.export.names import Named, named_weights
 from aster_ml.config import CAPTURING, DEPTH_FIRST, JIT, Context
 from aster_ml.device import Buffer
 from aster_ml.dtype import DType, dtypes
-from aster_ml.engine import storage
-from aster_ml.engine.launch import Bound, observe
-from aster_ml.engine.realize import settle
 from aster_ml.errors import ArgumentError, InternalError, JitError, UnsupportedError
+from aster_ml.extend import Observed, Recording, Schedule, buffers_of
+from aster_ml.extend import Ran as Row
 from aster_ml.jit.pytree import InputTemplate, Template, leaves
-from aster_ml.jit.recording import Recording
 from aster_ml.jit.tiny_jit import TinyJit
-from aster_ml.schedule.steps import Schedule
 from aster_ml.tensor import Tensor
-from aster_ml.thread_state import HERE
-from aster_ml.uop.node import UOp
 
-# A schedule that ran, the memory of its arguments, and the values of its variables.
-Row = tuple[Schedule, list[Buffer], dict[str, int]]
 # Calls after which a function that can be recorded has been.
 MOST_CALLS = 6
 
@@ -113,48 +106,6 @@ class Trace:
     memory: list[Memory] = field(default_factory=list)
     numbers: dict[int, bytes] = field(default_factory=dict)
     moved: list[tuple[Part, Part]] = field(default_factory=list)
-
-
-class Observed:
-    """Is told of the schedules of one call, and notes them.
-
-    `before` has the content that memory had before it was overwritten.
-    """
-
-    records = False
-
-    def __init__(self) -> None:
-        self.outside: set[UOp] = set()
-        self.arenas: dict[int, dict[int, Buffer]] = {}
-        self.rows: list[Row] = []
-        self.before: dict[int, tuple[Buffer, bytes]] = {}
-
-    def note(
-        self,
-        bound: Bound,
-        table: dict[int, Buffer],
-        nodes: Sequence[UOp],
-        filled: Sequence[bool],
-        values: dict[str, int],
-    ) -> None:
-        """One schedule, before it runs."""
-        schedule = bound.schedule
-        self.rows.append((schedule, [table[i] for i in range(schedule.n_args)], dict(values)))
-        for i in schedule.overwritten:
-            base = table[i].base
-            if filled[i] and id(base) not in self.before:
-                self.before[id(base)] = base, bytes(base.as_memoryview(copy=True))
-
-    def note_outside(self, memory: Iterable[UOp]) -> None:
-        """Does nothing: memory of before needs no note."""
-
-    def __enter__(self) -> Observed:
-        self.others = HERE.observers
-        observe([*self.others, self])
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        observe(self.others)
 
 
 def named_inputs(inputs: Any, names: Sequence[str]) -> dict[str, Tensor]:
@@ -356,9 +307,7 @@ class Reader:
                     raise InternalError(f"export: result {i} is {leaf.uop!r}, no whole memory")
                 number = leaf.whole[0]
             if number is None:
-                memory = settle(leaf.uop)
-                assert memory is not None
-                copied.append((i, storage.buffer_of(storage.buffers_below(memory)[0])))
+                copied.append((i, buffers_of(leaf.uop)[0]))
             elif id(places[number].base) in self.of_base:
                 copied.append((i, places[number]))
             else:

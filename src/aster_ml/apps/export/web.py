@@ -21,16 +21,16 @@ from aster_ml.apps.export.module import (
 from aster_ml.apps.export.plan import Copy, Launch, Place, Plan
 from aster_ml.apps.export.weights import digest_of
 from aster_ml.errors import UnsupportedError
-from aster_ml.helpers import round_up
-from aster_ml.renderer.wgsl import WgslRenderer
-from aster_ml.runtime.webgpu import target_of
-from aster_ml.runtime.webgpu_program import (
+from aster_ml.extend import (
     BINDING_NBYTES,
     MAX_BLOCKS,
     WORD_NBYTES,
     LaunchFacts,
-    variant,
+    WgslRenderer,
+    shader_variant,
+    webgpu_target,
 )
+from aster_ml.helpers import round_up
 from aster_ml.target import Target
 
 # What every browser with WebGPU gives (W3C, WebGPU, 3.6.2 Limits).
@@ -46,7 +46,7 @@ MOST_BUFFERS, MOST_BINDING, MOST_BUFFER = 8, 1 << 27, 1 << 28
 
 def web_target() -> Target:
     """The least that a browser with WebGPU has."""
-    return target_of(DEFAULT_LIMITS, False, "browser")
+    return webgpu_target(DEFAULT_LIMITS, False, "browser")
 
 
 class Page:
@@ -181,7 +181,7 @@ class Page:
                 for _, written in facts.buffers
             ]
             self.shader_of[key] = len(self.shaders)
-            text = one_variant(variant(source, is_shared, is_aligned))
+            text = one_variant(shader_variant(source, is_shared, is_aligned))
             self.shaders.append((text, kinds))
         return self.shader_of[key]
 

@@ -19,8 +19,8 @@ from aster_ml.apps.export.wasm import wasm_files
 from aster_ml.apps.export.web import Page, web_target
 from aster_ml.apps.export.weights import file_of
 from aster_ml.errors import ArgumentError
+from aster_ml.extend import BINDING_NBYTES
 from aster_ml.helpers import pluralize
-from aster_ml.runtime.webgpu_program import BINDING_NBYTES
 
 # What can be written, and what that is.
 FORMS = {

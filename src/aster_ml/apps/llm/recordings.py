@@ -14,11 +14,15 @@ from typing import Any
 from aster_ml import Device, Tensor
 from aster_ml.apps.llm.engine import CHUNK, Engine
 from aster_ml.config import stage_key
-from aster_ml.engine.sources import source_digest
 from aster_ml.errors import AsterError, JitError
-from aster_ml.jit.kept import dump_recordings, load_recordings, named_memory
+from aster_ml.extend import (
+    current_cache,
+    dump_recordings,
+    load_recordings,
+    named_memory,
+    source_digest,
+)
 from aster_ml.jit.tiny_jit import TinyJit
-from aster_ml.runtime import object_cache
 
 DAMAGES = (
     AsterError, pickle.PickleError, ValueError, LookupError, TypeError, AttributeError, ImportError,
@@ -72,8 +76,9 @@ class Recordings:
 
     def recall(self) -> bool:
         """Gives the functions the recordings of an earlier start; whether the needed ones are."""
+        cache = current_cache()
         for name, jit in self.jits.items():
-            data = object_cache.get(self.key_of(name))
+            data = None if cache is None else cache.get(self.key_of(name))
             if data is None:
                 continue
             try:
@@ -85,6 +90,7 @@ class Recordings:
 
     def keep(self) -> bool:
         """Keeps what is new; whether the needed recordings are on the disk now."""
+        cache = current_cache()
         for name, jit in self.jits.items():
             count = len(jit.portable())
             if count > self.kept[name]:
@@ -93,6 +99,7 @@ class Recordings:
                 except JitError:
                     # It would have content; whoever starts next traces again.
                     continue
-                object_cache.put(self.key_of(name), data)
+                if cache is not None:
+                    cache.put(self.key_of(name), data)
                 self.kept[name] = count
         return all([self.kept[name] for name in NEEDED])

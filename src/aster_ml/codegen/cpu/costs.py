@@ -31,7 +31,8 @@ MAX_GAP = 8
 LONGEST_ROW = 32
 # Longest side of a register tile.
 MAX_TILE_SIDE = 16
-# Results of a register tile that one loaded value may be expected to serve.
+# Results of a register tile that one loaded value may be expected to serve. Measured: on strided
+# convolutions, 2026-11-21 (docs/explanation/tuning/panels.md).
 TILE_REUSE = 6
 # Chunks for each thread, at most, of an axis that threads do not divide.
 MOST_CHUNKS = 4
@@ -43,13 +44,17 @@ LEAST_REPEATED = 256
 # Steps of a loop up to which the loop around it is repeated for its sake.
 FEW_STEPS = 4
 # Lines of code that the load or store of a SIMD value takes, and of one whose lanes lie apart, in
-# runs; of all that is done with the results of a register tile, those that a loop over it has to
-# save; and the least steps of the sum.
-LINES, LINES_APART, LEAST_SAVED, LEAST_SUMMED = 2, 14, 200, 128
-# The same where one block is transposed at a time: lines of each value, those that it has to save,
-# and the least steps; and the most nodes for each result that are computed in as few lanes. For
-# both: docs/explanation/tuning/compile-time-llvm.md.
-LINES_TURNED, LEAST_TURNED, LEAST_SUMMED_TURNED, MOST_NARROW = 5, 60, 256, 8
+# runs; and the least steps of the sum before a loop over the results of a register tile.
+LINES, LINES_APART, LEAST_SUMMED = 2, 14, 128
+# Of all that is done with these results, the lines that the loop has to save. Measured: on two
+# cores of a Zen 4, 2026-11-21 (docs/explanation/tuning/compile-time-llvm.md; 100 cost up to 5%).
+LEAST_SAVED = 200
+# The same where one block is transposed at a time: lines of each value and those that it has to
+# save; and the most nodes for each result that are computed in as few lanes.
+LINES_TURNED, LEAST_TURNED, MOST_NARROW = 5, 60, 8
+# And the least steps of the sum. Measured: on two cores of a Zen 4, 2026-11-21
+# (docs/explanation/tuning/compile-time-llvm.md; 147 steps cost 3 to 5%, 25 up to 20%).
+LEAST_SUMMED_TURNED = 256
 # Steps of a short loop that are written out.
 MAX_WRITTEN_OUT = 8
 # Products that windows over a short axis are written out to, at most.

@@ -42,8 +42,6 @@ LEAST_WORK = 4096
 LEAST_USES = 8
 # Sides of a register tile: of SIMD values, and the most rows.
 VECTORS, MOST_ROWS = (1, 2, 3, 4, 5, 6), 16
-# The part of the first cache in which an operand stays until it is read again.
-NEAR_PART = 0.5
 # How uneven the shares of threads may be.
 LARGEST_SHARE = 1.1
 
@@ -138,7 +136,10 @@ def time_along(plan: Plan, product: Product, group: int, tile: dict[UOp, int]) -
     for mine, count in zip(product.factors, (rows, values), strict=True):
         # What runs inside goes through all of its operand before the next step outside.
         inside = [r for r in outputs if r in mine.strides and r is outputs[-1]]
-        if max(count, iterations(inside)) * steps * nbytes > target.cache_bytes[0] * NEAR_PART:
+        if (
+            max(count, iterations(inside)) * steps * nbytes
+            > target.cache_bytes[0] * costs.near_part
+        ):
             far += count * nbytes / costs.cache_bytes[1]
     step = step_of(target, group, rows, values)._replace(moved=(far,))
     tiles = prod([ceildiv(size_of(r), tile.get(r, 1)) for r in outputs])

@@ -49,17 +49,15 @@ from aster_ml.uop.ranges import iterations, size_of
 # Pages that the stores of one step go to, from which on each gets several lines at a time.
 MANY_PAGES = 9
 # SIMD values side by side from which on rows are stored later in caches too: fewer take longer so
-# (docs/explanation/tuning/pipelining.md).
+# (docs/explanation/tuning/pipelining.md). Measured: on a Zen 4, 2026-11-23.
 BESIDE_LATER = 3
-# The part of the first cache that a row and the next one may fill where both are folded in one
-# loop, and where powers or logarithms of them are (docs/explanation/tuning/pipelining.md).
-NEXT_PART, NEXT_COMPUTED_PART = 0.5, 1.0
 # Nodes of a body up to which it is repeated for the loop's own sake.
 MOST_WIDENED = 24
 # Rows to try side by side that divide by the same: what a divisor takes is done once for them.
 ROWS_SHARING = (12, 8, 6, 4)
 # Rows side by side that are shorter are waited for line by line where a kernel moves more than a
-# part of the last cache (docs/explanation/tuning/shared-divisions.md).
+# part of the last cache (docs/explanation/tuning/shared-divisions.md). Measured: on one thread of a
+# Zen 4, 2026-11-25.
 SHARING_NBYTES = 6144
 
 
@@ -335,7 +333,8 @@ def fold_rows_early(plan: Plan) -> None:
     if far and not (computes and OptOps.PREFETCH in [o.op for o in kernel.applied]):
         return
     nbytes = sum([a.node.dtype.itemsize for a in rows]) * iterations(list(first.src[1:]))
-    part = NEXT_COMPUTED_PART if computes else NEXT_PART
+    # Of rows whose powers or logarithms are computed a row and the next one may fill all of it.
+    part = 1.0 if computes else target.costs.near_part
     if 2 * nbytes <= part * target.cache_bytes[0]:
         apply(kernel, Opt(OptOps.PIPELINE, axis_name(axis), how="folds"))
 

@@ -76,7 +76,8 @@ NEST_STEPS = 16
 TILE_CANDIDATES = 4
 # Nodes of a reduction up to which several steps of it, or several results, stand side by side.
 MOST_PARTIAL = 40
-# Nodes times lanes of a short loop in which ops take many instructions each.
+# Nodes times lanes of a short loop in which ops take many instructions each. Measured: on two cores
+# of a Zen 4, 2026-11-22, as 64 by the counts of then (docs/explanation/tuning/exponentials.md).
 MOST_LONG = 80
 
 

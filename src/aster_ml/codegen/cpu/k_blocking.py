@@ -25,10 +25,12 @@ from aster_ml.helpers import ceildiv, divisors
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ranges import iterations, size_of
 
-# First caches that the columns of a strip fill that is read where it lies; from how many tiles of
-# rows they are read, fewer than pay for a packed panel, whose filling brings nothing else. The most
-# of them are those of SIMD values of a line (docs/explanation/tuning/prefetch.md).
-STRIP_PART, LEAST_TILES, MOST_TILES = 2, 2, 20
+# First caches that the columns of a strip fill that is read where it lies; and from how many tiles
+# of rows they are read.
+STRIP_PART, LEAST_TILES = 2, 2
+# Most tiles of rows, fewer than pay for a packed panel, whose filling brings nothing else: those of
+# SIMD values of a line. Measured: on a Zen 4, 2026-11-24 (docs/explanation/tuning/prefetch.md).
+MOST_TILES = 20
 # Steps of a strip come in multiples of so many.
 EVEN_STEPS = 16
 

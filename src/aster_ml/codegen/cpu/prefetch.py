@@ -38,16 +38,9 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
-# Nodes of a kernel up to which memory is all that it waits for.
+# Nodes of a kernel up to which memory is all that it waits for. Measured: on a Zen 4, 2026-11-23
+# (docs/explanation/tuning/non-temporal-stores.md).
 MOST_MOVED = 12
-# Pages between what a pass over rows computes with and what it asks for.
-PAGES_AHEAD = 2
-# Loads, and asks, that there is room for in a step of a product, for each SIMD value of results.
-LOADS_A_RESULT = 1.25
-# Lines of a row between the columns that a product goes down and those that it asks for.
-LINES_AHEAD = 4
-# How far ahead words of blocks are asked for; from 512 to 3,072 bytes times are the same.
-WORDS_NBYTES = 1024
 
 
 def least_row(target: Target) -> int:
@@ -149,7 +142,7 @@ def columns_ahead(plan: Plan, loads: list[Access]) -> int:
     """
     target = plan.target
     near, last = target.cache_bytes[1], target.costs.several_part * max(target.cache_bytes)
-    ahead = steps = LINES_AHEAD * target.line_nbytes
+    ahead = steps = target.costs.lines_ahead * target.line_nbytes
     for a in loads:
         itemsize = a.buffer.dtype.itemsize
         axes = [r for r in a.strides if r.arg.kind is AxisType.REDUCE]
@@ -235,7 +228,7 @@ def can_ask(plan: Plan, count: int) -> bool:
     """
     sides = [size_of(r) for r in plan.kernel.outputs if r.arg.kind is AxisType.UPCAST]
     results = prod(sides)
-    return bool(sum(sides) + (len(sides) < 2) + count <= results * LOADS_A_RESULT)
+    return bool(sum(sides) + (len(sides) < 2) + count <= results * plan.target.costs.loads_a_result)
 
 
 def columns_cost(plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UOp) -> float:
@@ -270,7 +263,7 @@ def rows_ahead(plan: Plan, axis: UOp, loads: Iterable[Access]) -> int:
     nbytes = [abs(a.stride(axis) or 0) * a.buffer.dtype.itemsize for a in loads]
     total = sum(size_of(axis) * n for n in nbytes)
     caches = plan.target.cache_bytes
-    steps = ceildiv(PAGES_AHEAD * plan.target.page_nbytes, max(min(nbytes), 1))
+    steps = ceildiv(plan.target.costs.pages_ahead * plan.target.page_nbytes, max(min(nbytes), 1))
     kept = plan.target.costs.kept_part * max(caches)
     if min(nbytes) < least_row(plan.target) or total <= kept:
         return 0
@@ -360,5 +353,12 @@ def ask_for_words(plan: Plan) -> None:
         found = streamed_loads(kernel.facts, axis, target.line_nbytes)
         steps = [n for a, n in found if a.buffer.dtype in (dtypes.uint8, dtypes.int8)]
         if steps:
-            apply(kernel, Opt(OptOps.PREFETCH, axis_name(axis), ceildiv(WORDS_NBYTES, min(steps))))
+            apply(
+                kernel,
+                Opt(
+                    OptOps.PREFETCH,
+                    axis_name(axis),
+                    ceildiv(target.costs.words_ahead_nbytes, min(steps)),
+                ),
+            )
             return

@@ -29,9 +29,11 @@ ENDS_AGAIN = 1.25
 # Lines of each row of results that such a transpose fills before it goes on along the rows that it
 # reads: two side by side. With one alone memory changes its page with every store, and with four
 # the rows that are read, of powers of two, push each other out of the cache.
+# Measured: on one thread of a Zen 4, 2026-11-23 (docs/explanation/tuning/transposes.md).
 LINES_FILLED = 2
 # Rows of results that lie a power of two apart may all begin in the same channel of memory, so so
 # many runs are filled at a time, which lie so far apart.
+# Measured: on one thread of a Zen 4, 2026-11-23 (docs/explanation/tuning/transposes.md).
 RUNS = 2
 
 

@@ -37,6 +37,7 @@ NARROW = {
 # On values of a narrow type these give values of it.
 EXACT_OPS = frozenset({Ops.NEG, Ops.MAX, Ops.WHERE, Ops.TRUNC})
 
+# Source: IEEE 754-2019, 3.4 (binary32: all of the exponent set, none of the fraction).
 FLOAT32_INFINITY = 0x7F800000
 
 

@@ -24,11 +24,13 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 # 3 * (atanh(s) - s - s**3/3) / s**5 in powers of s**2, for |s| up to 0.1716.
+# Source: tools/fit_polynomials.py.
 ATANH_FLOAT32 = (
     0.6000002026557922,
     0.42843663692474365,
     0.34564030170440674,
 )
+# Source: tools/fit_polynomials.py.
 ATANH_FLOAT64 = (
     0.6,
     0.42857142857150726,

@@ -12,10 +12,14 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 # By which the second word turns, a row for each group of four rounds in turn.
+# Source: Salmon et al. (SC11), Threefry-2x32.
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+# Groups of four rounds in 20. Source: Salmon et al. (SC11), Threefry-2x32-20.
 GROUPS = 5
 # Exclusive or of it and both words of the key is the third key word (Skein's constant).
+# Source: Salmon et al. (SC11).
 PARITY = 0x1BD11BDA
+# All bits of a word. Source: Salmon et al. (SC11), words of 32 bits.
 WORD = 0xFFFFFFFF
 
 

@@ -34,7 +34,9 @@ GROUPS = 2
 MOST_KEYS, FEWEST_KEYS = 128, 64
 # Columns of values that lie side by side, and places along a head of queries and keys.
 ROW = ROW_NBYTES // 2
-MOST_COLUMNS, MOST_STAGES = 256, 4
+# Source: PTX ISA 8.7, "wgmma.mma_async" (N up to 256).
+MOST_COLUMNS = 256
+MOST_STAGES = 4
 # Of heads that are together no wider, powers wait in registers for values to be multiplied.
 MOST_AHEAD = 128
 

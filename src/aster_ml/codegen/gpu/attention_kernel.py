@@ -44,9 +44,10 @@ TILES = {192: 64, 224: 32}
 WIDE = 256
 # Products along a head whose sums are begun at once.
 TOGETHER = 4
-# The widest piece that a work-item loads.
+# The widest piece that a work-item loads. Source: PTX ISA 8.7, "ld" (vectors of 128 bits).
 NBYTES = 16
-# Blocks along all dimensions of a launch but the first.
+# Blocks along all dimensions of a launch but the first. Source: CUDA C++ Programming Guide,
+# "Technical Specifications per Compute Capability".
 MOST_BLOCKS = 65535
 MINUS_INFINITY = UOp.const(dtypes.float32, -math.inf)
 NOTHING = UOp.const(dtypes.float32, 0.0)

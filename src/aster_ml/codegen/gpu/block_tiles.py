@@ -24,6 +24,7 @@ from aster_ml.codegen.pipelined_copies import is_innermost
 from aster_ml.config import ALLOW_TF32, BOXES
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import UNTRIED, Target
+from aster_ml.target.costs import A100, H100
 from aster_ml.target.tensor_cores import ROWS, TensorCore
 from aster_ml.target.tensor_maps import MOST_BOX, ROW_NBYTES
 from aster_ml.uop.node import UOp
@@ -54,12 +55,13 @@ PORTABLE_TILES = (
     Tile((8, 8), (4, 4), 8), Tile((8, 8), (2, 2), 16), Tile((16, 16), (4, 4), 16),
     Tile((16, 16), (8, 4), 16),
 )  # fmt: skip
-# So many are tried where nothing is known of warps and registers: with 128 x 128 results of
-# 8 x 8 lanes a product of 512 takes PoCL four times as long as with the first.
+# So many are tried where nothing is known of warps and registers. Measured: on PoCL, 2026-11-26,
+# with 128 x 128 results of 8 x 8 lanes a product of 512 takes four times as long as with the first.
 UNKNOWN = 2
 # A strip may be longer than the reduction by one in so many of its steps, which are masked.
 SPARE = 4
 # Results of a work-item that are neighbours: an operand of 16 bytes.
+# Source: PTX ISA 8.7, "ld" (vectors of 128 bits).
 NEAR_LANES = 4
 # Of warps and products; a strip is of so many times the k of the tensor core.
 WARP_TILES = (
@@ -81,14 +83,17 @@ MOST_STAGES = 4
 ON_THEIR_WAY, MOST_SHORT = 48 << 10, 8
 # So many are left where results have memory of their own.
 LEAST_STAGES = 3
-# What one multiplication and addition of float32 takes is 1: what it takes on a tensor core, to
-# read four bytes of local memory, and of other memory, which mostly comes from the second level.
-ON_CORE, LOCAL_READ, FAR_READ = 1 / 16, 2.0, 20.0
-# The same where operands lie in local memory, which is read once for four warps.
-FROM_BOXES = 1 / 32
+# What one multiplication and addition of float32 takes on an A100 is 1: what it takes on a tensor
+# core, and to read four bytes of local memory.
+ON_CORE = A100.multiplications / A100.on_cores
+LOCAL_READ = A100.multiplications / (A100.local_nbytes // 4)
+# The same on an H100, where operands lie in local memory, which is read once for four warps.
+FROM_BOXES = A100.multiplications / H100.on_cores
 # Blocks of a cluster: processors stand in pairs, and by four some of them would have no block.
+# Source: NVIDIA H100 Tensor Core GPU Architecture (white paper): two SMs a TPC, 66 TPCs.
 PAIR = 2
-# Accumulators of a work-item: half of the registers that it can have.
+# Accumulators of a work-item: half of the registers that it can have. Source: CUDA C++ Programming
+# Guide, "Technical Specifications per Compute Capability" (255).
 MOST_SUMS = 128
 # The same where a product of fp8 is made of several instructions, with operands of their own.
 MOST_SUMS_APART = 32
@@ -110,7 +115,7 @@ def price(
     blocks = ceildiv(blocks, units) * units if units else blocks
     own = own or sum([n * u for n, u in zip(tile.lanes, unit, strict=True)])
     own *= prod(tile.items)
-    reads = (LOCAL_READ * own + FAR_READ * sum(sides)) * itemsize / 4
+    reads = (LOCAL_READ * own + A100.far_read * sum(sides)) * itemsize / 4
     return float(blocks * (prod(sides) * rate + reads))
 
 

@@ -39,8 +39,10 @@ from aster_ml.uop.rules.linear_form import Form
 from aster_ml.uop.rules.symbolic import affine_form, simplify
 
 # Rows of a tile after which the order of their pieces begins anew.
+# Source: PTX ISA 8.7, "Swizzling Modes" (128 bytes).
 ROWS_IN_ORDER = 8
 # Operands of this width may have m or n as neighbours; others have k.
+# Source: PTX ISA 8.7, "wgmma.mma_async" (imm-trans is of .f16 and .bf16).
 TURNED_NBYTES = 2
 
 

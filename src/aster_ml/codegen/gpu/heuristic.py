@@ -17,6 +17,7 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
+from aster_ml.target.costs import A100
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -79,11 +80,10 @@ def attend(plan: Plan) -> bool:
 GROUP_SIZE, GROUP_LENGTH = 64, 4
 # Most work-items of a block whose rows are shared out, and those of them that lie along columns.
 BLOCK_SIZE, COLUMNS = 256, 16
-# Work-items that a processor has under way at once, and most results along the shorter axis of a
-# product of which a work-item has all.
-ITEMS_AT_ONCE, MOST_ROWS = 2048, 8
-# What memory moves at least; and results of a work-item, one for each of which it reads a line.
-SECTOR_NBYTES, TURNED = 32, 4
+# Most results along the shorter axis of a product of which a work-item has all.
+MOST_ROWS = 8
+# Results of a work-item, one for each of which it reads a line.
+TURNED = 4
 # Most elements of a row that a work-item keeps in registers.
 MOST_KEPT = 32
 # How many work-items may have a row, and steps of one from which on they are as many as can be.
@@ -259,7 +259,7 @@ def team_size(target: Target, results: int, along: bool) -> int:
     """
     if not (target.units and target.warp):
         return min(GROUP_SIZE, target.max_group)
-    most = target.units * ITEMS_AT_ONCE // (2 * max(results, 1))
+    most = target.units * A100.items // (2 * max(results, 1))
     least = target.warp if along else 1
     return max(least, min(BLOCK_SIZE, 1 << max(most, 1).bit_length() - 1))
 
@@ -341,7 +341,9 @@ def turn_around(plan: Plan, outputs: list[UOp]) -> bool:
     across = [r for r in outputs if any([a.strides.get(r) == 1 for a in loads])]
     if not across or not is_at_least(across[0], target.warp):
         return False
-    side = min(target.warp, SECTOR_NBYTES // min([a.node.src[0].dtype.itemsize for a in stores]))
+    side = min(
+        target.warp, A100.sector_nbytes // min([a.node.src[0].dtype.itemsize for a in stores])
+    )
     n, name = target.warp // side, axis_name(across[0])
     if size_of(across[0]) % (TURNED * n):
         return False
@@ -371,5 +373,5 @@ def load_more(plan: Plan, axis_id: int) -> None:
         return
     items = iterations(kernel.output_loops) * work_items(kernel)
     lanes = prod([size_of(r) for r in kernel.outputs if r.arg.kind.is_lane])
-    if lanes > 1 and size_of(left[0]) % 2 == 0 and items >= 4 * units * ITEMS_AT_ONCE:
+    if lanes > 1 and size_of(left[0]) % 2 == 0 and items >= 4 * units * A100.items:
         apply(kernel, Opt(OptOps.UPCAST, axis_name(left[0]), 2))

@@ -36,8 +36,10 @@ ROWS_AT_ONCE = (2, 4, 8, 16)
 HALVED = frozenset({"LOCAL", "GROUP", "STAGE local", "VECTOR", "BLOCKS order", "BLOCKS loop"})
 COUNTED = frozenset({"PIPELINE copies", "PIPELINE producer"})
 # Work-items of a processor that keep it busy: a warp for each of four schedulers.
+# Source: CUDA C++ Programming Guide, "Compute Capability 8.x" (four warp schedulers).
 BUSY_ITEMS = 128
 # Registers that a work-item can have, and all of a block together.
+# Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 MOST_REGISTERS, BLOCK_REGISTERS = 255, 65536
 
 

@@ -26,6 +26,7 @@ from aster_ml.codegen.plans import ProducerWarp, ResultTile
 from aster_ml.codegen.staging.stage import Stage, new_stage
 from aster_ml.dtype import dtypes
 from aster_ml.target import Target
+from aster_ml.target.costs import H100
 from aster_ml.target.tensor_cores import TensorCore
 from aster_ml.target.tensor_maps import ALIGNMENT, DTYPES, MOST_BOX, MOST_DIMS, ROW_NBYTES
 from aster_ml.uop.graph import substitute
@@ -57,8 +58,9 @@ class Result(NamedTuple):
         return ROW_NBYTES // self.store.src[1].dtype.itemsize
 
 
-# What memory moves at least, and how many neighbours of results a warp has in one register each.
-SECTOR_NBYTES, NEIGHBOURS = 32, 8
+# Neighbours of results that a warp has in one register each.
+# Source: PTX ISA 8.7, "wgmma.mma_async", layout of matrix D (four work-items have eight columns).
+NEIGHBOURS = 8
 
 
 def fills_sectors(itemsize: int) -> bool:
@@ -66,7 +68,7 @@ def fills_sectors(itemsize: int) -> bool:
 
     why: numbers of 16 bits are halves of them, so that each takes two stores
     """
-    return NEIGHBOURS * itemsize % SECTOR_NBYTES == 0
+    return NEIGHBOURS * itemsize % H100.sector_nbytes == 0
 
 
 def can_leave(kernel: Kernel, axes: tuple[UOp, UOp]) -> bool:

@@ -33,6 +33,7 @@ from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.linear_form import Form
 
+# Source: PTX ISA 8.7, "st" (vectors of 128 bits).
 PIECE_NBYTES = 16
 
 

@@ -24,11 +24,11 @@ from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.rules.symbolic import affine_form, simplify
 
-# What a work-item moves at a time, at most.
+# What a work-item moves at a time, at most. Source: PTX ISA 8.7, "ld" and "cp.async" (16 bytes).
 WIDE_NBYTES = 16
 TILE_KINDS = (AxisType.LOCAL, AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR)
 # Rows whose length is a multiple of this begin in few banks of local memory, of which there are 32
-# of 4 bytes each.
+# of 4 bytes each. Source: CUDA C++ Programming Guide, "Shared Memory" of each compute capability.
 BANKED_NBYTES = 32
 
 

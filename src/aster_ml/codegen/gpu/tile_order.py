@@ -32,7 +32,8 @@ from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.symbolic import simplify
 
-# Blocks of a cluster: 8 are the most that every card has, and a tile has no rows for as many parts.
+# Blocks of a cluster (source: CUDA C++ Programming Guide, "Thread Block Clusters"): 8 are the most
+# that every card has, and a tile has no rows for as many parts.
 CLUSTERS = (2, 4)
 
 

@@ -21,6 +21,7 @@ from aster_ml.uop.rules.linear_form import Form, form_of, node_of
 from aster_ml.uop.rules.symbolic import simplify
 
 # Bytes that a work-item copies, or names a row of a matrix by; and of all banks.
+# Source: PTX ISA 8.7, "ldmatrix"; CUDA C++ Programming Guide, "Shared Memory" (32 banks).
 UNIT_NBYTES, BANKS_NBYTES = 16, 128
 
 # How many bits are changed, from which bit on, by those from which bit on.

@@ -432,10 +432,6 @@ def with_own_loops(sink: UOp) -> UOp:
     return rebuilt(sink, frozenset({REDUCE}), own)
 
 
-# Scratch of a kernel on a CPU is on the stack: half of what most systems give a thread.
-MAX_SCRATCH_NBYTES = 4 << 20
-
-
 def check_scratch(linear: Linear, kernel: Kernel, target: Target) -> Linear:
     """Refuses a kernel with more scratch than fits on a stack beside the rest.
 
@@ -443,11 +439,11 @@ def check_scratch(linear: Linear, kernel: Kernel, target: Target) -> Linear:
     """
     scratch = [u for u in linear.uops if u.op is Ops.DEFINE_LOCAL]
     nbytes = sum([u.arg.size * u.dtype.itemsize for u in scratch])
-    if nbytes > MAX_SCRATCH_NBYTES:
+    if nbytes > target.costs.scratch_nbytes:
         opts = " ".join(map(repr, kernel.applied))
         raise KernelOptError(
             f"{linear.name}: {opts} want {nbytes:,} bytes of scratch, and a stack has room for "
-            f"{MAX_SCRATCH_NBYTES:,}; smaller tiles or panels would do"
+            f"{target.costs.scratch_nbytes:,}; smaller tiles or panels would do"
         )
     return linear
 

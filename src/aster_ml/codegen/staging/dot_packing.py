@@ -31,8 +31,9 @@ from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, ReduceArg
 from aster_ml.uop.ranges import size_of
 
+# Source: Intel SDM 2, VPDPBUSD and VDPBF16PS (lanes of 32 bits).
 WORD_NBYTES = 4
-# Fewest words for which there is a SIMD value.
+# Fewest words for which there is a SIMD value. Source: Intel SDM 1, 2.2 (XMM has 128 bits).
 LEAST_LANES = 4
 # Narrow dtypes that words are made of, and the integers that have their bits.
 BITS = {dtypes.int8: dtypes.uint8, dtypes.bfloat16: dtypes.uint16}

@@ -34,8 +34,6 @@ from aster_ml.uop.rules.symbolic import simplify_around
 MIN_REUSE = 6
 # Results that each gathered element has to serve, and each that is loaded in a run and transposed.
 MIN_GATHERED_USES, MIN_TRANSPOSED_USES = 16, 6
-# Scratch is stack, and threads have little of it.
-MAX_PANEL_NBYTES = 512 << 10
 
 
 def stage_panel(kernel: Kernel, slot: int) -> None:
@@ -62,8 +60,8 @@ def pack_panels(kernel: Kernel, target: Target) -> None:
 
 
 def max_nbytes(target: Target) -> int:
-    """The largest panel."""
-    return min(MAX_PANEL_NBYTES, target.cache_bytes[1] * 5 // 8)
+    """The largest panel: an eighth of all scratch, since kernels of a run have one each."""
+    return min(target.costs.scratch_nbytes // 8, target.cache_bytes[1] * 5 // 8)
 
 
 def reduced_axes(kernel: Kernel) -> list[UOp]:

@@ -30,15 +30,13 @@ from aster_ml.uop.ranges import size_of
 
 # A name of a module is found faster than a member of an Enum, and every node is asked for its op.
 STAGE = Ops.STAGE
-# Scratch is stack, and the part of the second cache that it may take.
-MAX_NBYTES, CACHE_PART = 256 << 10, 4
 # SIMD values of a short row that are written out.
 MAX_TURNS = 4
 
 
 def max_nbytes(target: Target) -> int:
     """The most scratch for a row."""
-    return min(MAX_NBYTES, target.cache_bytes[1] // CACHE_PART)
+    return min(target.costs.scratch_nbytes // 16, target.cache_bytes[1] // 4)
 
 
 def shared_value(kernel: Kernel, r: UOp, o: UOp) -> UOp | None:

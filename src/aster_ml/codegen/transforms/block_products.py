@@ -29,10 +29,12 @@ from aster_ml.uop.ranges import size_of
 
 WORD, BYTE, SIGNED, INT = dtypes.uint32, dtypes.uint8, dtypes.int8, dtypes.int32
 # Bytes of a word; a number in each of them; and what DOT takes its first operand higher by.
+# Source: Intel SDM 2, VPDPBUSD (four bytes a lane, the first operand unsigned).
 GROUP, EACH, HIGH = 4, 0x01010101, 0x80808080
 BITWISE = frozenset({Ops.AND, Ops.OR, Ops.XOR})
 SHIFTS = frozenset({Ops.SHL, Ops.SHR})
 # Numbers of SIMD lanes for which a target with DOT has it.
+# Source: Intel SDM 2, VPDPBUSD (forms of 128, 256 and 512 bits).
 WIDTHS = (4, 8, 16)
 
 

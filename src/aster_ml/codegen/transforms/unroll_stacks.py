@@ -13,6 +13,7 @@ from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
 from aster_ml.target import Target
+from aster_ml.target.costs import ASSUMED
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
@@ -21,8 +22,6 @@ from aster_ml.uop.rules.linear_form import form_of
 
 # A name of a module is found faster than a member of an Enum, and every node is asked for its op.
 CMPEQ = Ops.CMPEQ
-# Longest axis of a stack, as `schedule.fusion.costs` has it.
-MAX_STACK = 8
 # Most values that a loop body may have with all of them.
 MAX_WRITTEN = 2048
 
@@ -74,7 +73,7 @@ def stacks_of(kernel: Kernel) -> list[UOp]:
     order = kernel.facts.order
     compared = {u.src[0] for u in order if u.op is CMPEQ and u.src[1].op is Ops.CONST}
     fixed = [r for r in kernel.outputs if r in compared and r.src[0].op is Ops.CONST]
-    short = [r for r in fixed if size_of(r) <= MAX_STACK]
+    short = [r for r in fixed if size_of(r) <= ASSUMED.written_out]
     if not short or kernel.reduces or not all(map(kernel.may_reorder, short)):
         return []
     values = [u.ranges for u in order if u.op in ELEMENTWISE and u.dtype is not dtypes.index]

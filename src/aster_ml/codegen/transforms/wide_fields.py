@@ -21,7 +21,7 @@ from aster_ml.uop.ops import Ops
 INT, BYTE = dtypes.int32, dtypes.uint8
 # Of these the operands have the dtype of the result.
 CUT = frozenset({Ops.AND, Ops.OR, Ops.ADD, Ops.SHL, Ops.SHR, Ops.WHERE})
-MOST = 255
+MOST = int(dtypes.max(BYTE))
 
 
 def widen_fields(kernel: Kernel, target: Target) -> None:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from aster_ml import Tensor, TinyJit, Variable
-from aster_ml.engine import storage
 from aster_ml.errors import ShapeError
+from aster_ml.extend import buffer_of
 from aster_ml.nn.onnx_ops.model import Spec
 from aster_ml.nn.onnx_ops.recorded import IN_STEP, Place
 from aster_ml.nn.onnx_ops.registry import Array, Value
@@ -181,7 +181,7 @@ def whole(tensor: Tensor) -> Tensor:
         return tensor
     cut, u = tuple([slice(0, size) for size in sizes]), tensor.uop
     if u.op is Ops.SHRINK and u.device and str(u.device).split(":")[0] in IN_STEP:
-        buffer = storage.buffer_of(u.base)
+        buffer = buffer_of(u.base)
         memory = np.frombuffer(buffer.as_memoryview(), numpy_type(tensor.dtype))
         shown: UOp = u.src[0]
         array = memory.reshape(shown.shape)[cut].copy()

@@ -18,7 +18,7 @@ import numpy as np
 from aster_ml import Tensor, TinyJit
 from aster_ml.device import Buffer
 from aster_ml.dtype import DType
-from aster_ml.engine import storage
+from aster_ml.extend import buffer_of
 from aster_ml.nn.onnx_ops.registry import Array, Value
 from aster_ml.nn.onnx_ops.run import Execution
 from aster_ml.nn.onnx_ops.types import numpy_type
@@ -78,7 +78,7 @@ class Place:
         self.name, self.shape, self.dtype = name, tuple(shape), dtype
         self.kind = numpy_type(dtype)
         self.tensor = Tensor.zeros(self.shape, dtype=dtype, device=device).contiguous().realize()
-        self.buffer: Buffer = storage.buffer_of(self.tensor.uop.base).ensure_allocated()
+        self.buffer: Buffer = buffer_of(self.tensor.uop.base).ensure_allocated()
         self.handle = self.buffer.handle
         self.view: Array | None = None
         if self.buffer.device.split(":")[0] in IN_STEP and self.buffer.is_seen_by_host():
@@ -146,7 +146,7 @@ class Again:
         found = recorded([place.filled(inputs[place.name]) for place in made.places])
         memory = {place.buffer for place in made.places}
         # An output that is an input would change with the next call.
-        shown = {storage.buffer_of(t.uop.base).base for t in found.values()}
+        shown = {buffer_of(t.uop.base).base for t in found.values()}
         return None if memory & shown else made
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Tensor] | None:

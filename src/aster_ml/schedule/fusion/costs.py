@@ -27,14 +27,14 @@ OP_COST: dict[Ops, int] = {
     Ops.PAD: 1,
     Ops.INDEX: 6,
 }
-# How often the terms of a sum may be computed, for each of them, where that sum is summed in turn;
-# and where most of it is beyond the ends of an operand, with which codegen has nothing to do; and
-# how many elements a padded value has for each that it pads, where most of it lies around.
-MOST_AGAIN, MOST_PADDED = 1.5, 4
+# How often the terms of a sum may be computed, for each of them, where that sum is summed in turn.
+MOST_AGAIN = 1.5
+# The same where most of it is beyond the ends of an operand, with which codegen has nothing to do;
+# and how many elements a padded value has for each that it pads, where most of it lies around.
+# Measured: on one thread of a Zen 4, 2026-11-25 (docs/explanation/tuning/convolutions.md).
+MOST_PADDED = 4
 # Steps of a window that is small, and results that each element serves where these are not few.
 MAX_WINDOW, FEW_RESULTS = 128, 16
-# Longest row of values side by side that a kernel writes out.
-MAX_STACK = 8
 # More than this many different readings of one value are not written out.
 MAX_READINGS = 4
 # Readings of one value by all kernels together, and nodes that they would write out, beyond which

@@ -20,7 +20,7 @@ MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD})
 # Bytes of a value for each byte that it is made of, at least, for memory to be what it costs.
 LEAST_GROWTH = 2
 # Elements for each byte, at most: one a bit. What has more repeats what it is made of.
-MOST_ELEMENTS = 8
+MOST_ELEMENTS = dtypes.uint8.bits
 # Nodes beyond which a value takes longer to make than to load, whatever it is made of.
 MOST_NODES = 600
 

@@ -21,9 +21,12 @@ from aster_ml.uop.ops import Ops
 
 # Parts of an axis that none fits are whole multiples of so many elements, if they are much longer.
 EVEN, MUCH = 128, 16
-# Most parts, and most of them for each worker: what is left of a slow one's others take over, and
-# more are hardly better balanced.
-PARTS, PARTS_EACH = 256, 8
+# Most parts.
+PARTS = 256
+# Most parts for each worker: what is left of a slow one's others take over, and more are hardly
+# better balanced. Measured: on two cores of a Zen 4, 2026-11-23
+# (docs/explanation/tuning/threads.md).
+PARTS_EACH = 8
 # Parts that divide are left alone where somebody waits for longer, or where what lies in one piece
 # is shorter: then a rest costs less.
 MOST_WAITING, RUN = 1.1, 1024

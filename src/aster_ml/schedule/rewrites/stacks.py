@@ -8,7 +8,7 @@ below a PAD the value is computed for all places alike, and of all turns of the 
 from __future__ import annotations
 
 from aster_ml.helpers import prod
-from aster_ml.schedule.fusion import costs
+from aster_ml.target.costs import ASSUMED
 from aster_ml.uop.movement import NO_MARGINS, Indices, below_padding, both
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import Ops
@@ -30,7 +30,7 @@ def stacked_axes(u: UOp) -> list[int]:
         and size == 1
         and isinstance(before, int)
         and isinstance(after, int)
-        and 1 < before + after + 1 <= costs.MAX_STACK
+        and 1 < before + after + 1 <= ASSUMED.written_out
     ]
 
 

@@ -28,7 +28,7 @@ from aster_ml.uop.spec.rows import (
     fail,
     has_memory,
 )
-from aster_ml.uop.spec.tables import KERNEL
+from aster_ml.uop.spec.tables import KERNEL_SPEC
 
 # Work-items whose registers change together.
 GROUP = 128
@@ -68,7 +68,7 @@ LINEAR: Table = {
     Ops.CONST: (*CONST_ROWS[:1], LEAF),
     Ops.PARAM: PARAM_ROWS,
     Ops.DEFINE_VAR: VARIABLE_ROWS,
-    Ops.DEFINE_LOCAL: KERNEL[Ops.DEFINE_LOCAL],
+    Ops.DEFINE_LOCAL: KERNEL_SPEC[Ops.DEFINE_LOCAL],
     Ops.RANGE: (
         ONE_SOURCE,
         ARG_TYPE,
@@ -82,9 +82,9 @@ LINEAR: Table = {
             lambda u: len(u.src) == 3 and all([i.dtype.kind in ("int", "uint") for i in u.src[1:]]),
         ),
     ),
-    Ops.LOAD: KERNEL[Ops.LOAD],
-    Ops.STORE: KERNEL[Ops.STORE],
-    Ops.PREFETCH: KERNEL[Ops.PREFETCH],
+    Ops.LOAD: KERNEL_SPEC[Ops.LOAD],
+    Ops.STORE: KERNEL_SPEC[Ops.STORE],
+    Ops.PREFETCH: KERNEL_SPEC[Ops.PREFETCH],
     Ops.DEFINE_REG: (
         SAME_DTYPE,
         ARG_TYPE,
@@ -122,9 +122,9 @@ LINEAR: Table = {
     ),
     Ops.AFTER: (SAME_DTYPE,),
     Ops.BARRIER: (IS_VOID,),
-    Ops.BOX: KERNEL[Ops.BOX],
-    Ops.STORE_BOX: KERNEL[Ops.STORE_BOX],
-    Ops.FENCE: KERNEL[Ops.FENCE],
+    Ops.BOX: KERNEL_SPEC[Ops.BOX],
+    Ops.STORE_BOX: KERNEL_SPEC[Ops.STORE_BOX],
+    Ops.FENCE: KERNEL_SPEC[Ops.FENCE],
     Ops.DRAIN: (IS_VOID, NO_ARG, LEAF),
     Ops.SETTLE: (
         IS_VOID,
@@ -158,10 +158,10 @@ LINEAR: Table = {
             lambda u: len(u.src) in (0, 2) and are_integers(u.src),
         ),
     ),
-    Ops.SHUFFLE: KERNEL[Ops.SHUFFLE],
-    Ops.LDMATRIX: KERNEL[Ops.LDMATRIX],
-    Ops.STMATRIX: KERNEL[Ops.STMATRIX],
-    Ops.MMA: KERNEL[Ops.MMA],
+    Ops.SHUFFLE: KERNEL_SPEC[Ops.SHUFFLE],
+    Ops.LDMATRIX: KERNEL_SPEC[Ops.LDMATRIX],
+    Ops.STMATRIX: KERNEL_SPEC[Ops.STMATRIX],
+    Ops.MMA: KERNEL_SPEC[Ops.MMA],
 }
 
 

@@ -39,7 +39,7 @@ from aster_ml.uop.spec.rows import (
     product,
 )
 
-TENSOR: Table = {
+TENSOR_SPEC: Table = {
     **dict.fromkeys(ELEMENTWISE, ALU_ROWS),
     Ops.CONST: CONST_ROWS,
     Ops.BUFFER: (LEAF, ARG_TYPE, ("its size is not negative", lambda u: u.arg.size >= 0)),
@@ -244,7 +244,7 @@ def are_matrices(u: UOp, lanes: tuple[UOp, ...]) -> bool:
 
 # What an AFTER of a kernel waits for.
 MARKS = frozenset({Ops.BARRIER, Ops.STORE, Ops.STMATRIX, Ops.BOX, Ops.END, Ops.RANGE})
-KERNEL: Table = {
+KERNEL_SPEC: Table = {
     **dict.fromkeys(ELEMENTWISE, (*ALU_ROWS, SCALAR)),
     Ops.CONST: (*CONST_ROWS[:1], LEAF),
     Ops.PARAM: PARAM_ROWS,

@@ -15,13 +15,13 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.spec.linear import UNCLOSED, verify_linear
 from aster_ml.uop.spec.rows import VOID, check_nodes, fail
-from aster_ml.uop.spec.tables import KERNEL, TENSOR
+from aster_ml.uop.spec.tables import KERNEL_SPEC, TENSOR_SPEC
 
 
 def verify_tensor(roots: Any) -> None:
     """The tensor stage: values with shapes."""
     nodes = toposort(*roots)
-    check_nodes("tensor", TENSOR, nodes)
+    check_nodes("tensor", TENSOR_SPEC, nodes)
     for u in nodes:
         try:
             shape = u.shape
@@ -34,7 +34,7 @@ def verify_tensor(roots: Any) -> None:
 def verify_kernel(roots: Any) -> None:
     """The kernel stage: SINK of END(STORE(INDEX(PARAM, flat), value), ranges), all scalars."""
     nodes = toposort(*roots)
-    check_nodes("kernel", KERNEL, nodes)
+    check_nodes("kernel", KERNEL_SPEC, nodes)
     closed_by: dict[UOp, Ops] = {}
     for u in nodes:
         if u.op in (Ops.END, Ops.REDUCE):
