@@ -20,9 +20,7 @@ from aster_ml.codegen.pipelined_copies import (
     PipelinedCopies,
     loop_of,
     needed_by,
-    pipeline_copies,
 )
-from aster_ml.codegen.plans import ProducerWarp
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
@@ -34,11 +32,6 @@ from aster_ml.uop.ops import AxisType, Ops, RoleArg
 
 # Registers that a work-item of the producer keeps.
 OWN = 40
-
-
-def with_producer(kernel: Kernel, axis: UOp, stages: int) -> None:
-    """Strips along an axis of a reduction are copied ahead by work-items of their own."""
-    pipeline_copies(kernel, axis, stages, ProducerWarp)
 
 
 def copy_apart(linear: Linear, kernel: Kernel, target: Target) -> Linear:
