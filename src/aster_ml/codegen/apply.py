@@ -13,8 +13,7 @@ from aster_ml.codegen.gpu.tensor_cores import use_tensor_core
 from aster_ml.codegen.gpu.tile_order import join_blocks, loop_over_tiles, order_tiles
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import WAYS, Opt, OptOps, axis_name, wanted_of
-from aster_ml.codegen.pipeline.copies import pipeline_copies
-from aster_ml.codegen.pipelining import pipeline_folds, pipeline_stores
+from aster_ml.codegen.pipeline.plan import pipeline_copies, pipeline_folds, pipeline_stores
 from aster_ml.codegen.plans import (
     ChainedProducts,
     ComputedEpilogue,

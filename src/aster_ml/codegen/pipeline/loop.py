@@ -1,7 +1,7 @@
 """Pipelines the loop over strips of a reduction, as PIPELINE copies and PIPELINE producer ask for.
 
 Receives a Linear with a loop that fills local memory and reads it, and the plan of the kernel;
-returns the Linear with room for several strips, its stages, and the parts of a turn (`parts`) run
+returns the Linear with room for several strips, its stages, and the parts of a turn (`stages`) run
 turns apart, or on different warps. Prologue, body and epilogue are made of the parts alone; waits,
 barriers and phases follow from which part fills and which part reads a stage.
 
@@ -35,18 +35,25 @@ from dataclasses import replace
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.linearize import memory_of
-from aster_ml.codegen.pipeline.numbers import Numbers
-from aster_ml.codegen.pipeline.overlap import Kept, overlapped
-from aster_ml.codegen.pipeline.parts import (
-    Part,
+from aster_ml.codegen.pipeline.lists import (
+    Numbers,
     base_of,
+    ended,
     is_private,
     loop_at,
-    meetings,
     needed_by,
 )
-from aster_ml.codegen.pipeline.stages import Stages
-from aster_ml.codegen.plans import CopyPipeline, OverlappedExp, ProducerWarp
+from aster_ml.codegen.pipeline.overlap import Kept, overlapped
+from aster_ml.codegen.pipeline.row_folds import fold_early
+from aster_ml.codegen.pipeline.row_stores import store_later
+from aster_ml.codegen.pipeline.stages import Part, Stages, meetings
+from aster_ml.codegen.plans import (
+    CopyPipeline,
+    OverlappedExp,
+    PipelinedFolds,
+    PipelinedStores,
+    ProducerWarp,
+)
 from aster_ml.codegen.products_in_place import settle_where_read, settled
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
@@ -62,19 +69,25 @@ from aster_ml.uop.ranges import size_of
 
 # Nodes that do something each time that they stand in a list.
 REPEATED = frozenset({Ops.BARRIER, Ops.COMMIT, Ops.WAIT, Ops.SETTLE, Ops.ROLE, Ops.END})
+TRUE = UOp.const(dtypes.bool, True)
 # Registers that a work-item of the producer keeps.
 OWN = 40
 
 
-def pipeline_loop(linear: Linear, kernel: Kernel, target: Target) -> Linear:
-    """Stages of local memory are filled ahead of use, or by a producer warp, as PIPELINE says.
+def pipeline_loops(linear: Linear, kernel: Kernel, target: Target) -> Linear:
+    """Parts of a turn run turns apart, in loops of another turn, or on other warps.
 
-    Raises: KernelOptError where the loop is not there, stages are more than there is room for, or
-        a producer has no copies that end at barriers.
+    Raises: KernelOptError where a loop is not there or has no such parts, stages are more than
+        there is room for, or a producer has no copies that end at barriers.
     """
-    plan = kernel.plan(CopyPipeline)
-    assert plan is not None
-    return PipelinedLoop(linear, plan, target).run()
+    folds, stores = kernel.plan(PipelinedFolds), kernel.plan(PipelinedStores)
+    copies = kernel.plan(CopyPipeline)
+    if folds is not None:
+        linear = fold_early(linear, folds.axis)
+    if stores is not None:
+        # After folds, which it may not move.
+        linear = store_later(linear, stores.axis)
+    return linear if copies is None else PipelinedLoop(linear, copies, target).run()
 
 
 class PipelinedLoop:
@@ -112,64 +125,64 @@ class PipelinedLoop:
         self.fill, self.use = needed_by(stores, self.body), needed_by([*ends, *own], self.body)
         # What use of a stage leaves under way, where nothing in a turn reads sums of its products.
         self.settles = any([u.op is Ops.SETTLE for u in settle_where_read(self.use)])
-        self.kept: list[Kept] = []
-        self.parts = self.parts_of(plan)
+        self.inside, self.kept = set(self.body), list[Kept]()
         self.numbers = Numbers(uops)
+        self.parts = self.parts_of(plan, stores)
+        # A stage is there for all its readers once the first of them has waited.
+        self.foremost = max([p.ahead for p in self.parts if p.reads])
+        # A turn too many would show: the loop ends early.
+        self.is_short = any([p.ahead and p.sums for p in self.parts])
         # The loop over tiles, and what is computed in it before the one over strips.
         self.tiles: UOp | None = None
         self.inner: list[UOp] = []
 
-    def parts_of(self, plan: CopyPipeline) -> list[Part]:
+    def parts_of(self, plan: CopyPipeline, stores: list[UOp]) -> list[Part]:
         """The parts of a turn, in order. Raises: KernelOptError where a plan has none."""
-        ahead, copies, name = self.stages.count - 1, self.stages.copies, self.linear.name
+        ahead, copies, part = self.stages.count - 1, self.stages.copies, self.stages.part
         if isinstance(plan, ProducerWarp):
             if not self.stages.have_barriers:
-                raise KernelOptError(f"{name}: PIPELINE producer wants boxes of tensors")
-            used = [Part(self.use)]
+                raise KernelOptError(
+                    f"{self.linear.name}: PIPELINE producer wants boxes of tensors"
+                )
+            used = [part(self.use)]
             if isinstance(plan, OverlappedExp):
-                used, self.kept = overlapped(self.linear, self.use)
-            return [Part(self.fill, producer=True), *used]
+                used, self.kept = overlapped(self.linear.name, self.use, self.stages, self.numbers)
+            return [part(self.fill, producer=True), *used]
         if self.stages.have_barriers:
-            return [Part(self.use), Part(self.fill, ahead)]
+            return [part(self.use), part(self.fill, ahead)]
         if copies.go_on:
-            return [Part(self.fill, ahead), Part(self.use)]
+            return [part(self.fill, ahead), part(self.use)]
         loads = [u for u in self.fill if u.op is not Ops.STORE]
-        stores = [u for u in self.fill if u.op is Ops.STORE]
-        return [Part(loads, ahead), Part(self.use), Part(stores, ahead)]
+        return [part(loads, ahead), part(self.use), part(stores, ahead)]
 
     # the list
 
     def run(self) -> Linear:
         """The new list."""
-        consumers = [p for p in self.parts if not p.producer]
+        consumers, size = [p for p in self.parts if not p.producer], self.linear.local_size
         if len(consumers) < len(self.parts):
-            return self.run_apart(consumers)
-        # All are done with the last turn of the loop before its stages are filled once more.
-        again = [UOp(Ops.BARRIER, dtypes.void, ())] if self.is_repeated() else []
-        parts = [*again, *self.along(consumers, self.loop)]
-        listed = [*self.first(), *self.stages.brought_once(), *parts, *self.behind]
-        return replace(self.linear, uops=once(listed))
+            self.enter_tiles()
+            own, others = registers_of(size[0] // WARP_GROUP.items)
+            listed = [role(WARP_GROUP.items, own), *self.produced(), role(0, others)]
+            listed += self.consumed(consumers)
+            size = (size[0] + WARP_GROUP.items, *size[1:])
+        else:
+            # All are done with the last turn of the loop before its stages are filled once more.
+            again = [UOp(Ops.BARRIER, dtypes.void, ())] if self.is_repeated() else []
+            listed = [*self.stages.brought_once(), *again, *self.along(consumers, self.loop)]
+        first = [self.stages.memories.get(u, u) for u in self.before]
+        uops = once([*self.numbers.memories, *first, *listed, *self.behind])
+        return replace(self.linear, uops=uops, local_size=size)
 
-    def run_apart(self, consumers: list[Part]) -> Linear:
-        """The new list, with work-items more that are the producer."""
+    def enter_tiles(self) -> None:
+        """Sets the loop over tiles apart. Raises: KernelOptError where there are several."""
         outer = [i for i, u in enumerate(self.before) if is_output_loop(u)]
         if len(outer) > (0 if self.kept else 1):
             raise KernelOptError(f"{self.linear.name}: PIPELINE producer wants one loop over tiles")
-        if outer:
-            self.tiles, inner = self.before[outer[0]], self.before[outer[0] + 1 :]
+        for at in outer:
+            self.tiles, inner = self.before[at], self.before[at + 1 :]
             self.inner = [u for u in inner if u.op is not Ops.BARRIER]
-            self.before = self.before[: outer[0]]
-        items, *more = self.linear.local_size
-        own, others = registers_of(items // WARP_GROUP.items)
-        listed = [*self.first(), role(WARP_GROUP.items, own), *self.produced(), role(0, others)]
-        listed += self.consumed(consumers)
-        size = (items + WARP_GROUP.items, *more)
-        return replace(self.linear, uops=once(listed), local_size=size)
-
-    def first(self) -> list[UOp]:
-        """The statements before the loop."""
-        memories = self.stages.memories
-        return [*[k.memory for k in self.kept], *[memories.get(u, u) for u in self.before]]
+            self.before = self.before[:at]
 
     def is_repeated(self) -> bool:
         """Whether the loop runs once for each turn of another one.
@@ -186,26 +199,24 @@ class PipelinedLoop:
     def produced(self) -> list[UOp]:
         """Begins the copies of all strips, of one tile after the other."""
         parts = [p for p in self.parts if p.producer]
-        strip, tiles = self.numbers.loop(self.loop), self.tiles
-        brought = self.stages.brought_once()
-        if tiles is None:
+        strip, brought = self.numbers.loop(self.loop), self.stages.brought_once()
+        if self.tiles is None:
             return [*brought, *self.along(parts, strip)]
-        tile, nodes = self.numbers.loop(tiles), needed_by(self.fill, self.inner)
-        outer = substitute_all(nodes, {tiles: tile})
-        new = {tiles: tile, **dict(zip(nodes, outer, strict=True))}
+        tile, nodes = self.numbers.loop(self.tiles), needed_by(self.fill, self.inner)
+        outer = substitute_all(nodes, {self.tiles: tile})
+        new = {self.tiles: tile, **dict(zip(nodes, outer, strict=True))}
         return [tile, *outer, *brought, *self.along(parts, strip, tile, new), ended(tile)]
 
     def consumed(self, parts: list[Part]) -> list[UOp]:
-        """Multiplies strips as they come, and finishes each tile."""
+        """Multiplies strips as they come, of one tile after the other."""
         listed = self.along(parts, self.loop, self.tiles)
         if self.tiles is None:
-            return [*listed, *self.behind]
+            return listed
         if not self.settles:
             strips = self.loop.src[0]
-            after = before_tile(self.tiles, strips).alu(Ops.ADD, strips)
-            last = after.alu(Ops.ADD, UOp.const(strips.dtype, -1))
-            listed += [after, *self.stages.released(last, UOp.const(dtypes.bool, True))]
-        return [self.tiles, *self.inner, *listed, *self.behind]
+            after = self.tiles.alu(Ops.MUL, strips).alu(Ops.ADD, strips)
+            listed += [after, *self.stages.released(plus(after, -1), TRUE)]
+        return [self.tiles, *self.inner, *listed]
 
     # one group of warps
 
@@ -213,128 +224,106 @@ class PipelinedLoop:
         self, parts: list[Part], loop: UOp, tile: UOp | None = None,
         new: dict[UOp, UOp] | None = None,
     ) -> list[UOp]:  # fmt: skip
-        """Prologue, loop and epilogue of these parts, in a tile with changes of its own."""
-        most, size = max([p.ahead for p in parts]), loop.src[0]
-        is_short = any([p.ahead and p.sums for p in parts])
-        if is_short:
+        """Prologue, loop and epilogue of these parts, in a tile with changes of its own.
+
+        Turn j of the loop runs turn j + ahead of a part: in the prologue j is below 0, and in the
+        epilogue not below the size of the loop.
+        """
+        new, size, most = new or {}, loop.src[0], max([p.ahead for p in parts])
+        if any([p.ahead and p.sums for p in parts]):
             size = plus(size, -most)
             loop = self.numbers.loop(loop, size)
-        counted = [] if tile is None else [before_tile(tile, size)]
+        counted = [] if tile is None else [tile.alu(Ops.MUL, size)]
         count = loop if tile is None else counted[0].alu(Ops.ADD, loop)
-        reads = [p for p in parts if self.reads(p)]
-        prologue = []
+        prologue, epilogue = list[UOp](), list[UOp]()
         for k in range(most):
-            turn = UOp.const(loop.dtype, k)
-            ahead = Part(self.joined([p for p in parts if p.ahead > k]), most)
-            [nodes] = self.at([ahead], turn, turn, self.gate(turn, is_short))
-            prologue += self.numbers.renumbered(nodes) if ahead.sums else nodes
+            early = UOp.const(loop.dtype, k - most)
+            prologue += self.turn([p for p in parts if p.ahead + k >= most], early, early, new)
+        for k in range(most if self.is_short else 0):
+            late, kept = plus(size, k), self.loads(2)
+            rest = [p for p in parts if p.ahead + k < most]
+            epilogue += [*kept.values(), *self.turn(rest, late, late, {**new, **kept})]
+        if self.is_short:
+            prologue, epilogue = map(self.numbers.renumbered, (prologue, epilogue))
+        reads = any([p.reads for p in parts])
         there = self.stages.there_once() if reads else []
-        early = any([self.reads(p) for p in parts if p.ahead])
-        listed = [*counted, *there, *prologue] if early else [*counted, *prologue, *there]
-        listed += [size, loop] if is_short else [loop]
-        listed += self.turn(parts, loop, count, is_short, new or {})
-        if reads and any([p.producer for p in self.parts]):
-            listed += self.freed(loop, count)
+        if any([p.reads for p in parts if p.ahead]):
+            prologue, there = [*there, *prologue], []
+        listed = [
+            *counted,
+            *prologue,
+            *there,
+            size,
+            loop,
+            *self.whole_turn(parts, count, loop, new),
+        ]
+        if reads and len(parts) < len(self.parts):
+            listed += self.freed(count, loop)
         listed += [ended(loop), *self.stages.landed(0)]
         if reads and self.stages.have_barriers and not self.settles:
             listed.append(settled(0))
-        for k in range(most if is_short else 0):
-            for n in sorted({p.ahead for p in parts if p.ahead + k < most}, reverse=True):
-                turn, loads = plus(size, n + k), self.loads(2)
-                late = Part(self.joined([p for p in parts if p.ahead == n]), n)
-                [nodes] = self.at([late], turn, turn, None, loads)
-                listed += self.numbers.renumbered([*loads.values(), *nodes])
-        return [u for u in settle_where_read(listed) if u.op is not Ops.CONST]
+        return [u for u in settle_where_read([*listed, *epilogue]) if u.op is not Ops.CONST]
 
-    def turn(
-        self, parts: list[Part], loop: UOp, count: UOp, is_short: bool, new: dict[UOp, UOp]
+    def turn(self, parts: list[Part], count: UOp, loop: UOp, new: dict[UOp, UOp]) -> list[UOp]:
+        """Each part for the turn that it has in turn `loop`, the one with this number of all."""
+        return [
+            u for p in parts for u in self.at(p, plus(count, p.ahead), plus(loop, p.ahead), new)
+        ]
+
+    def whole_turn(
+        self, parts: list[Part], count: UOp, loop: UOp, new: dict[UOp, UOp]
     ) -> list[UOp]:
-        """The body of the loop: each part for the turn that it has then, and waits in between."""
-        meet = meetings(parts, self.stages.memories, self.stages.have_barriers)
-        turns = {p.ahead: plus(count, p.ahead) for p in parts}
-        loads = self.loads(1) if is_short else {}
-        nodes: dict[int, list[UOp]] = {}
+        """The body of the loop, with waits between its parts."""
+        meet, kept = meetings(parts, self.stages.have_barriers), self.loads(1)
+        most, last = max([p.ahead for p in parts]), [p for p in parts if p.reads][-1:]
         listed: list[UOp] = []
-        last = max([i for i, p in enumerate(parts) if self.reads(p)], default=-1)
         for i, part in enumerate(parts):
-            turn, ahead = turns[part.ahead], part.ahead
-            if i in meet.before:
-                listed += self.stages.landed(meet.left[i]) if i in meet.left else []
-                listed.append(UOp(Ops.BARRIER, dtypes.void, ()))
-            alike = [n for n, p in enumerate(parts) if p.ahead == ahead]
-            if i == alike[0]:
-                gate = self.gate(turn, is_short) if ahead else None
-                kept = loads if not ahead else {}
-                step = plus(loop, ahead)
-                made = self.at([parts[n] for n in alike], turn, step, gate, {**new, **kept})
-                nodes |= dict(zip(alike, made, strict=True))
-                listed += [turn, *kept.values()]
+            if i in meet:
+                listed += [*self.stages.landed(meet[i]), UOp(Ops.BARRIER, dtypes.void, ())]
             if part.fenced:
-                listed += self.stages.of_turn(Ops.WAIT, turns[max(turns)], 0)
-            listed += nodes[i]
-            if i == last and self.stages.have_barriers and not self.settles:
+                listed += self.stages.of_turn(Ops.WAIT, plus(count, most), 0)
+            handed = kept if part.ahead < most else {}
+            listed += [plus(count, part.ahead), *handed.values()]
+            listed += self.turn([part], count, loop, {**new, **handed})
+            if [part] == last and self.stages.have_barriers and not self.settles:
                 listed.append(settled(1))
         return listed
 
-    def freed(self, loop: UOp, count: UOp) -> list[UOp]:
+    def freed(self, count: UOp, loop: UOp) -> list[UOp]:
         """Releases the stage that no product reads any more: of a turn, or of the one before."""
         if self.settles:
-            return self.stages.released(count, UOp.const(dtypes.bool, True))
+            return self.stages.released(count, TRUE)
         there = UOp.const(loop.dtype, 0).alu(Ops.CMPLT, loop)
         return [there, *self.stages.released(plus(count, -1), there)]
-
-    def reads(self, part: Part) -> bool:
-        """Whether a part reads stages."""
-        return part.reads(self.stages.memories)
-
-    def fills(self, part: Part) -> bool:
-        """Whether a part fills stages."""
-        return part.fills(self.stages.memories)
-
-    def joined(self, parts: Sequence[Part]) -> list[UOp]:
-        """The nodes of several parts: what was cut for a wait in between stands as in the body."""
-        at = {u: i for i, u in enumerate(self.body)}
-        nodes = [u for p in parts for u in p.nodes]
-        return nodes if any([p.sums for p in parts]) else sorted(nodes, key=at.__getitem__)
-
-    def gate(self, turn: UOp, is_short: bool) -> UOp | None:
-        """Tests whether there is such a turn, where that is not known."""
-        size = self.loop.src[0]
-        known = turn.op is Ops.CONST and size.op is Ops.CONST and turn.arg < size.arg
-        return None if known or is_short else turn.alu(Ops.CMPLT, size)
 
     def loads(self, version: int) -> dict[UOp, UOp]:
         """Loads the values that have been kept."""
         return {k.value: k.place(version).load() for k in self.kept}
 
-    def at(
-        self, parts: Sequence[Part], turn: UOp, step: UOp, gate: UOp | None,
-        new: dict[UOp, UOp] | None = None,
-    ) -> list[list[UOp]]:  # fmt: skip
-        """The nodes of parts for another turn, with the waits and the ends of its stage."""
-        made = self.moved(parts, turn, {self.loop: step, **(new or {})}, gate)
-        # A stage is there for all its readers once the first of them has waited.
-        foremost = max([p.ahead for p in self.parts if self.reads(p)])
-        waits = self.stages.have_barriers
-        for part, nodes in zip(parts, made, strict=True):
-            if part.producer:
-                nodes[:0] = self.stages.of_turn(Ops.ACQUIRE, turn)
-            if self.reads(part) and part.ahead == foremost and waits:
-                nodes[:0], waits = self.stages.of_turn(Ops.WAIT, turn, 0), False
-            if self.fills(part):
-                nodes += self.stages.committed(turn, gate)
-        return made
+    def gate(self, part: Part, turn: UOp) -> UOp | None:
+        """Tests whether there is such a turn, where that is not known."""
+        size = self.loop.src[0]
+        known = turn.op is Ops.CONST and size.op is Ops.CONST and turn.arg < size.arg
+        return None if known or self.is_short or not part.ahead else turn.alu(Ops.CMPLT, size)
+
+    def at(self, part: Part, turn: UOp, step: UOp, new: dict[UOp, UOp]) -> list[UOp]:
+        """A part for another turn, with the wait for its stage and the end of its copies."""
+        gate = self.gate(part, turn)
+        nodes = self.moved(part.nodes, turn, {self.loop: step, **new}, gate)
+        if part.producer:
+            nodes = [*self.stages.of_turn(Ops.ACQUIRE, turn), *nodes]
+        elif part.reads and part.ahead == self.foremost and self.stages.have_barriers:
+            nodes = [*self.stages.of_turn(Ops.WAIT, turn, 0), *nodes]
+        return [*nodes, *self.stages.committed(turn, gate)] if part.fills else nodes
 
     def moved(
-        self, parts: Sequence[Part], turn: UOp, new: dict[UOp, UOp], gate: UOp | None
-    ) -> list[list[UOp]]:
-        """The nodes of parts for another turn, in its stage; places are computed in the first."""
-        stage = self.stages.of(turn)
-        place = {u: i for i, part in enumerate(parts) for u in part.nodes}
-        listed: list[list[UOp]] = [[] for _ in parts]
-        listed[0] += [stage] if gate is None else [stage, gate]
+        self, nodes: Sequence[UOp], turn: UOp, new: dict[UOp, UOp], gate: UOp | None
+    ) -> list[UOp]:
+        """Nodes of the loop for another turn, in the stage that it has."""
+        stage, own = self.stages.of(turn), set(nodes)
+        listed = [stage] if gate is None else [stage, gate]
         order: dict[UOp, None] = {}
-        for root in self.joined(parts):
+        for root in nodes:
             toposort(root, done=order)
         memories = self.stages.memories
         new = {**memories, **new}
@@ -346,18 +335,18 @@ class PipelinedLoop:
                 size = UOp.const(turn.dtype, memories[old].arg.size // self.stages.count)
                 start = stage.alu(Ops.MUL, size)
                 base = start.alu(Ops.ADD, src[1])
-                listed[0] += [start, base]
+                listed += [start, base]
                 src = (src[0], base, src[2])
-            elif u.op is Ops.LOAD and gate is not None and u in place:
+            elif u.op is Ops.LOAD and gate is not None and u in self.inside:
                 both = gate if len(src) == 1 else src[1].alu(Ops.AND, gate)
-                listed[0].append(both)
+                listed.append(both)
                 src = (src[0], both)
             elif u.op is Ops.BOX and gate is not None:
                 src = (*src, gate)
             new[u] = u if src == u.src else new_node(u.op, u.dtype, src, u.arg)
-            if u in place:
-                listed[place[u]].append(new[u])
-        return [[u for u in nodes if u.op is not Ops.CONST] for nodes in listed]
+            if u in own:
+                listed.append(new[u])
+        return listed
 
 
 def once(uops: Iterable[UOp]) -> tuple[UOp, ...]:
@@ -411,11 +400,6 @@ def plus(a: UOp, n: int) -> UOp:
     return a.alu(Ops.ADD, UOp.const(a.dtype, n)) if n else a
 
 
-def before_tile(tile: UOp, strips: UOp) -> UOp:
-    """The number of strips of all tiles before one."""
-    return tile.alu(Ops.MUL, strips)
-
-
 def ends_boxes(u: UOp) -> bool:
     """Whether a BARRIER is one behind boxes."""
     return u.op is Ops.BARRIER and any([s.op is Ops.BOX for s in u.src])
@@ -429,8 +413,3 @@ def is_output_loop(u: UOp) -> bool:
 def role(items: int, registers: int) -> UOp:
     """Begins the statements of a warp role."""
     return UOp(Ops.ROLE, dtypes.void, (), RoleArg(items, registers))
-
-
-def ended(loop: UOp) -> UOp:
-    """The end of a loop."""
-    return UOp(Ops.END, dtypes.void, (loop,))

@@ -12,16 +12,13 @@ why: a tensor core multiplies while other units compute exp
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from aster_ml.codegen.pipeline.parts import Part, is_private, needed_by
+from aster_ml.codegen.pipeline.lists import Numbers, is_private, needed_by
+from aster_ml.codegen.pipeline.stages import Part, Stages
 from aster_ml.codegen.products_in_place import is_begun
-from aster_ml.codegen.staging.stage import new_stage
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
 from aster_ml.uop.graph import toposort
-from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import size_of
@@ -30,11 +27,11 @@ from aster_ml.uop.ranges import size_of
 class Kept:
     """A value with lanes that waits for the next turn in memory of a work-item's own."""
 
-    def __init__(self, value: UOp, nodes: Iterable[UOp]) -> None:
+    def __init__(self, value: UOp, numbers: Numbers) -> None:
         self.value = value
         self.lanes = sorted([r for r in value.ranges if r.arg.kind.is_lane], key=lambda r: r.arg.id)
         room = prod([size_of(r) for r in self.lanes])
-        self.memory = new_stage(nodes, value.dtype, size=room, private=True).memory
+        self.memory = numbers.scratch(value.dtype, room, private=True)
 
     def place(self, version: int = 0) -> UOp:
         """Where it lies; loads at two times are of two versions."""
@@ -48,22 +45,21 @@ class Kept:
         return UOp(Ops.INDEX, self.value.dtype, (memory, zero, offset))
 
 
-def overlapped(linear: Linear, use: list[UOp]) -> tuple[list[Part], list[Kept]]:
+def overlapped(
+    name: str, use: list[UOp], stages: Stages, numbers: Numbers
+) -> tuple[list[Part], list[Kept]]:
     """The parts of a turn, and the values that wait for the next one.
 
     Raises: KernelOptError where a turn does not begin two products of tiles that TMA brings.
     """
     begun = [u for u in use if is_begun(u)]
     if [u.src[1].arg.majors for u in begun] != ["kk", "rn"]:
-        raise KernelOptError(f"{linear.name}: PIPELINE products wants attention from boxes")
+        raise KernelOptError(f"{name}: PIPELINE products wants attention from boxes")
     scores, mixed = begun
     sums = mixed.src[0]
     powers, start_of = mixed.src[1].src[0].src[0], sums.src[0]
     again = next(s for s in start_of.src if s.op is not Ops.LOAD)
-    nodes, kept = list(linear.uops), list[Kept]()
-    for value in (powers, again):
-        kept.append(Kept(value, nodes))
-        nodes.append(kept[-1].memory)
+    kept = [Kept(value, numbers) for value in (powers, again)]
     multiply = needed_by([scores, end_of_product(scores, use)], use)
     cut = {powers, again}
     found: dict[UOp, None] = {}
@@ -76,7 +72,8 @@ def overlapped(linear: Linear, use: list[UOp]) -> tuple[list[Part], list[Kept]]:
     first = set(multiply)
     rest = [u for u in needed_by(roots, use) if u not in first]
     rest += [k.place().store(k.value) for k in kept]
-    return [Part(multiply, 1), Part(mix), Part(rest, 1), Part(finish, fenced=True)], kept
+    part = stages.part
+    return [part(multiply, 1), part(mix), part(rest, 1), part(finish, fenced=True)], kept
 
 
 def end_of_product(product: UOp, nodes: list[UOp]) -> UOp:

@@ -2,7 +2,8 @@
 
 Receives the loop, the stores that fill local memory in it, and how copies end (`target/copies`);
 gives local memory with room for so many turns, the stage that a turn has, and the nodes that begin,
-await, and free it. Where in a turn these nodes stand is derived in `pipeline/loop`.
+await, and free it. A turn is cut into parts that run as many turns ahead as one another; where in
+a turn warps meet follows from which part fills and which part reads a stage.
 
 A stage is filled and read by all warps, which meet at a BARRIER in between; or it has a barrier of
 its own in memory, which counts the bytes that TMA brings (COMMIT, WAIT), and with a producer warp
@@ -13,16 +14,21 @@ often the stage was filled before.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from aster_ml.codegen.lower.linearize import memory_of
+from aster_ml.codegen.pipeline.lists import base_of
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
 from aster_ml.target.copies import BARRIERS, BARRIERS_NBYTES, GROUPS, Copies
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear, shared_nbytes
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
+# What writes local memory.
+FILLS = frozenset({Ops.STORE, Ops.BOX})
 # Stages begin where any copy may.
 STAGE_NBYTES = 128
 
@@ -48,6 +54,17 @@ class Stages:
                 f"{linear.name}: PIPELINE copies of {count} stages wants {taken:,} bytes of local "
                 f"memory, and a block has {target.local_bytes:,}; fewer stages would do"
             )
+
+    def part(
+        self, nodes: list[UOp], ahead: int = 0, producer: bool = False, fenced: bool = False
+    ) -> Part:
+        """A part of these nodes, which either fill stages or read them, or do neither."""
+        own, found = set(nodes), dict[UOp, None]()
+        for u in nodes:
+            toposort(u, enter=lambda u: u in own or u.op in (Ops.INDEX, Ops.AFTER), done=found)
+        fills = any([u.op in FILLS and memory_of(u) in self.memories for u in nodes])
+        there = any([u.op is Ops.INDEX and base_of(u.src[0]) in self.memories for u in found])
+        return Part(nodes, ahead, fills, there and not fills, producer, fenced)
 
     @property
     def have_barriers(self) -> bool:
@@ -78,9 +95,10 @@ class Stages:
             return [UOp(Ops.COMMIT, dtypes.void, marks, self.barriers)]
         return [UOp(Ops.COMMIT, dtypes.void, ())] if self.copies.ends == GROUPS else []
 
-    def landed(self, left: int) -> list[UOp]:
+    def landed(self, left: int | None) -> list[UOp]:
         """A wait for all groups of copies but the last ones, where copies come in groups."""
-        return [UOp(Ops.WAIT, dtypes.void, (), left)] if self.copies.ends == GROUPS else []
+        none = left is None or self.copies.ends != GROUPS
+        return [] if none else [UOp(Ops.WAIT, dtypes.void, (), left)]
 
     def released(self, turn: UOp, gate: UOp) -> list[UOp]:
         """The stage of a turn may be filled again."""
@@ -100,6 +118,49 @@ class Stages:
             return []
         stage, phase = (UOp.const(self.loop.dtype, n) for n in (self.count, 0))
         return [UOp(Ops.WAIT, dtypes.void, (stage, phase), 0)]
+
+
+class Part(NamedTuple):
+    """Nodes of a turn that run `ahead` turns early, on a producer warp or on all others.
+
+    `fills` and `reads` are of stages; `fenced` says that no compiler moves what stands before the
+    part behind its beginning.
+    """
+
+    nodes: list[UOp]
+    ahead: int
+    fills: bool
+    reads: bool
+    producer: bool
+    fenced: bool
+
+    @property
+    def sums(self) -> bool:
+        """Whether a turn too many would show: it adds to an accumulator."""
+        return any([u.op is Ops.ACCUMULATE for u in self.nodes])
+
+
+def meetings(parts: Sequence[Part], counts_bytes: bool) -> dict[int, int | None]:
+    """The parts before which all warps meet, by number, so that none reads or fills too early.
+
+    With each, how many groups of copies are under way where warps wait for the others first; None
+    where nobody reads what copies bring. A stage is read a turn or more after it was filled, and
+    filled a turn or more after it was read: on the way from one part round the loop to the other,
+    warps meet once. Barriers that count bytes say by themselves what may be read.
+    """
+    found: dict[int, int | None] = {}
+    for after, part in enumerate(parts):
+        for i, other in enumerate(parts):
+            refilled = part.fills and other.reads
+            if not refilled and (counts_bytes or not (part.reads and other.fills)):
+                continue
+            way = [*range(i + 1, len(parts)), *range(after + 1)]
+            if found.keys().isdisjoint(way):
+                found[after] = None
+            if not refilled:
+                at = next(n for n in reversed(way) if n in found)
+                found[at] = other.ahead - (at <= i)
+    return found
 
 
 def larger(memory: UOp, stages: int) -> UOp:
