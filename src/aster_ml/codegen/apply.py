@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aster_ml.codegen.gpu.chained_products import chain_products
+from aster_ml.codegen.gpu.chained_products import chain_products, producer_kind
 from aster_ml.codegen.gpu.tensor_cores import use_tensor_core
 from aster_ml.codegen.gpu.tile_order import join_blocks, loop_over_tiles, order_tiles
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import WAYS, Opt, OptOps, axis_name, wanted_of
-from aster_ml.codegen.pipelined_copies import pipeline_copies
-from aster_ml.codegen.pipelining import pipeline_folds, pipeline_stores
+from aster_ml.codegen.pipeline.plan import pipeline_copies, pipeline_folds, pipeline_stores
 from aster_ml.codegen.plans import (
     ChainedProducts,
     ComputedEpilogue,
@@ -31,7 +30,6 @@ from aster_ml.codegen.plans import (
     TileEpilogue,
 )
 from aster_ml.codegen.prefetch import prefetch, stream
-from aster_ml.codegen.producer import with_producer
 from aster_ml.codegen.staging.halo import load_slab
 from aster_ml.codegen.staging.panel import stage_panel
 from aster_ml.codegen.staging.row import keep_row
@@ -163,6 +161,11 @@ def store_later(kernel: Kernel, over: int) -> None:
     if over not in (0, 1):
         raise KernelOptError(f"0 is memory of their own, 1 that of operands; {over} is given")
     kernel.add(ResultTile(over=bool(over)))
+
+
+def with_producer(kernel: Kernel, axis: UOp, stages: int) -> None:
+    """A producer warp copies the strips along an axis of a reduction ahead of their use."""
+    pipeline_copies(kernel, axis, stages, producer_kind(kernel))
 
 
 def swap(kernel: Kernel, axis: UOp, other: UOp) -> None:

@@ -23,9 +23,7 @@ from aster_ml.codegen.lower.indices import lower_addresses
 from aster_ml.codegen.lower.linearize import check_scratch, linearize
 from aster_ml.codegen.lower.program_order import drop_work_groups, linearize_in_order
 from aster_ml.codegen.opts import Opt, parse_opts
-from aster_ml.codegen.pipelined_copies import pipeline_loop
-from aster_ml.codegen.pipelined_products import pipeline_products
-from aster_ml.codegen.pipelining import pipeline_rows
+from aster_ml.codegen.pipeline.loop import pipeline_loops
 from aster_ml.codegen.plans import (
     ChainedProducts,
     ChainedTiles,
@@ -46,7 +44,6 @@ from aster_ml.codegen.plans import (
     UnpackedOperand,
 )
 from aster_ml.codegen.prefetch import ask_for_next_blocks
-from aster_ml.codegen.producer import copy_apart
 from aster_ml.codegen.products_in_place import add_in_place
 from aster_ml.codegen.staging.accumulators import sum_rows
 from aster_ml.codegen.staging.dot_packing import pack_words
@@ -225,24 +222,13 @@ AFTER_OPTS = (
 )  # fmt: skip
 ON_LINEAR = (
     Pass(
-        "pipeline rows", pipeline_rows, carries_out=(PipelinedFolds, PipelinedStores),
-        why="on the list: a row and the next one are not told apart in a graph",
-    ),
-    Pass(
         "add products in place", add_in_place, carries_out=(ChainedTiles,),
-        why="before copies ahead: a product is waited for where its sum is read",
+        why="before loops are pipelined: a product is waited for where its sum is read",
     ),
     Pass(
-        "copy ahead", pipeline_loop, carries_out=(CopiesAhead,), needed=True,
-        why="on the list: a step and a later one are not told apart in a graph",
-    ),
-    Pass(
-        "copy apart", copy_apart, carries_out=(ProducerWarp,), needed=True,
-        why="as copies ahead",
-    ),
-    Pass(
-        "multiply ahead", pipeline_products, carries_out=(OverlappedExp,), needed=True,
-        why="as copies ahead",
+        "pipeline loops", pipeline_loops, needed=True,
+        carries_out=(PipelinedFolds, PipelinedStores, CopiesAhead, ProducerWarp, OverlappedExp),
+        why="on the list: a turn and a later one are not told apart in a graph",
     ),
     Pass(
         "drain boxes", drain_boxes, carries_out=(ResultTile,), needed=True,

@@ -15,9 +15,9 @@ from dataclasses import replace
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
 from aster_ml.target import Target
-from aster_ml.uop.graph import toposort
+from aster_ml.uop.graph import substitute, substitute_all
 from aster_ml.uop.linear import Linear
-from aster_ml.uop.node import UOp, new_node
+from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 
@@ -47,17 +47,10 @@ def add_in_place(linear: Linear, kernel: Kernel, target: Target) -> Linear:
         for start, reg in (u.src, u.src[::-1]):
             is_alone = reg in sums and readers[reg] == [u] and reg.src[0].op is Ops.CONST
             if is_alone and start in at and at[start] < at[reg]:
+                start = substitute(start, new)
                 new[reg] = new[u] = UOp(reg.op, reg.dtype, (start, *reg.src[1:]), reg.arg)
-    uops = []
-    for u in linear.uops:
-        if u in new and u.op is Ops.ADD:
-            continue
-        for x in toposort(u):
-            if x not in new:
-                src = tuple([new[s] for s in x.src])
-                new[x] = x if src == x.src else new_node(x.op, x.dtype, src, x.arg)
-        uops.append(new[u])
-    return replace(linear, uops=tuple(uops))
+    uops = [u for u in linear.uops if u.op is not Ops.ADD or u not in new]
+    return replace(linear, uops=tuple(substitute_all(uops, new)))
 
 
 def settle_where_read(uops: Iterable[UOp]) -> list[UOp]:

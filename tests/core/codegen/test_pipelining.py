@@ -11,7 +11,7 @@ import pytest
 from aster_ml import Context, Tensor
 from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.passes import lower, schedule_kernel
-from aster_ml.codegen.pipelining import store_later
+from aster_ml.codegen.pipeline.row_stores import store_later
 from aster_ml.errors import KernelOptError
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import Ops

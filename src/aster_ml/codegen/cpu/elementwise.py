@@ -31,7 +31,7 @@ from aster_ml.codegen.cpu.vectorize import finish_nodes
 from aster_ml.codegen.decompose.slots import takes_long
 from aster_ml.codegen.estimate import pays_threads
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
-from aster_ml.codegen.pipelining import folds_of_next, row_stage
+from aster_ml.codegen.pipeline.plan import folds_of_next, row_stage
 from aster_ml.codegen.plans import RowSums
 from aster_ml.codegen.prefetch import (
     longest,

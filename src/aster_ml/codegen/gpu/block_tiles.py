@@ -20,7 +20,7 @@ from aster_ml.codegen.gpu.result_pieces import PIECE_NBYTES
 from aster_ml.codegen.gpu.tensor_cores import Product, product_of
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
-from aster_ml.codegen.pipelined_copies import is_innermost
+from aster_ml.codegen.pipeline.plan import is_innermost
 from aster_ml.config import ALLOW_TF32, BOXES
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import UNTRIED, Target

@@ -7,6 +7,7 @@ computes it, and later has its graph built: by `gpu/attention_kernel` of operand
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from aster_ml.codegen.gpu.attention import Attention, find_attention
@@ -78,6 +79,13 @@ def chain_products(kernel: Kernel, axis: UOp, number: int) -> None:
     kernel.add(kind(axis=axis.arg.id, core=number))
 
 
+def producer_kind(kernel: Kernel) -> type[ProducerWarp]:
+    """Chooses how a producer warp is used: exp overlaps a product where registers have room."""
+    plan = kernel.plan(ChainedTiles)
+    found = None if plan is None else find_attention(kernel, ROWS[plan.core])
+    return OverlappedExp if found is not None and overlaps_exp(found) else ProducerWarp
+
+
 def best_chain(kernel: Kernel, target: Target) -> Chain | None:
     """Attention on the tensor core with the longest sum that its dtypes have, if it is attention.
 
@@ -117,10 +125,7 @@ def attend_in_order(kernel: Kernel, target: Target) -> None:
         stages, tiles = copies.count, ceildiv(size_of(found.keys), builder.tile)
         if tiles < stages:
             raise KernelOptError(f"{stages} stages are more than the {tiles} tiles of keys")
-        kind = type(copies)
-        if kind is ProducerWarp and isinstance(found, Attention) and overlaps_exp(found):
-            kind = OverlappedExp
-        kernel.add(kind(axis=builder.turn.arg.id, count=stages))
+        kernel.add(replace(copies, axis=builder.turn.arg.id))
     elif core.in_group:
         raise KernelOptError(f"{core.name} wants PIPELINE copies or PIPELINE producer")
     kernel.sink = builder.build()
