@@ -55,18 +55,18 @@ COUNTED = re.compile(r"`([\w/]+)` (\d+)")
 
 def example() -> UOp:
     """`(x @ w).relu()` of [8, 16] and [16, 32], as nodes."""
-    x = UOp.new_buffer("CPU", 128, dtypes.float32).mop(Ops.RESHAPE, (8, 1, 16))
-    w = UOp.new_buffer("CPU", 512, dtypes.float32).mop(Ops.RESHAPE, (16, 32))
-    w = w.mop(Ops.PERMUTE, (1, 0)).mop(Ops.RESHAPE, (1, 32, 16))
-    product = x.mop(Ops.EXPAND, (8, 32, 16)) * w.mop(Ops.EXPAND, (8, 32, 16))
-    y = product.rop(Ops.ADD, (2,)).mop(Ops.RESHAPE, (8, 32))
+    x = UOp.new_buffer("CPU", 128, dtypes.float32)._mop(Ops.RESHAPE, (8, 1, 16))
+    w = UOp.new_buffer("CPU", 512, dtypes.float32)._mop(Ops.RESHAPE, (16, 32))
+    w = w._mop(Ops.PERMUTE, (1, 0))._mop(Ops.RESHAPE, (1, 32, 16))
+    product = x._mop(Ops.EXPAND, (8, 32, 16)) * w._mop(Ops.EXPAND, (8, 32, 16))
+    y = product._rop(Ops.ADD, (2,))._mop(Ops.RESHAPE, (8, 32))
     return (y.const_like(0) < y).where(y, y.const_like(0))
 
 
 def stages() -> dict[str, str]:
     """Name of a stage -> its text."""
     value = example()
-    out = UOp.new_buffer("CPU", 256, dtypes.float32).mop(Ops.RESHAPE, (8, 32))
+    out = UOp.new_buffer("CPU", 256, dtypes.float32)._mop(Ops.RESHAPE, (8, 32))
     # Ids of buffers count up in a process; the printed ones start from 0.
     captured = capture([out.store(value)], [], lambda u: None)
     workers = Workers(TARGET.threads, MIN_THREAD_LENGTH, THREAD_RESULTS * TARGET.threads)
