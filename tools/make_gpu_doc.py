@@ -51,12 +51,12 @@ AMPERE = cuda_target("sm_80")
 def product(rows: int = 8, steps: int = 16, columns: int = 64, dtype: DType = F32) -> UOp:
     """The kernel of `x @ w`, of [rows, steps] and [steps, columns]; sums are float32."""
     shape = (rows, columns, steps)
-    x = UOp.new_buffer("CPU", rows * steps, dtype).mop(Ops.RESHAPE, (rows, 1, steps))
-    w = UOp.new_buffer("CPU", steps * columns, dtype).mop(Ops.RESHAPE, (steps, columns))
-    w = w.mop(Ops.PERMUTE, (1, 0)).mop(Ops.RESHAPE, (1, columns, steps))
-    both = x.mop(Ops.EXPAND, shape).cast(F32) * w.mop(Ops.EXPAND, shape).cast(F32)
-    y = both.rop(Ops.ADD, (2,)).mop(Ops.RESHAPE, (rows, columns))
-    out = UOp.new_buffer("CPU", rows * columns, F32).mop(Ops.RESHAPE, (rows, columns))
+    x = UOp.new_buffer("CPU", rows * steps, dtype)._mop(Ops.RESHAPE, (rows, 1, steps))
+    w = UOp.new_buffer("CPU", steps * columns, dtype)._mop(Ops.RESHAPE, (steps, columns))
+    w = w._mop(Ops.PERMUTE, (1, 0))._mop(Ops.RESHAPE, (1, columns, steps))
+    both = x._mop(Ops.EXPAND, shape).cast(F32) * w._mop(Ops.EXPAND, shape).cast(F32)
+    y = both._rop(Ops.ADD, (2,))._mop(Ops.RESHAPE, (rows, columns))
+    out = UOp.new_buffer("CPU", rows * columns, F32)._mop(Ops.RESHAPE, (rows, columns))
     captured = capture([out.store(y)], [], lambda u: None)
     ast = result_of(plan(captured, lambda device: Workers(1, 1, 1))).steps[0].ast
     assert ast is not None

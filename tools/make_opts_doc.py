@@ -141,7 +141,7 @@ def kernel_named(name: str) -> UOp:
         if name in ATTENDS:
             # As for a device with tensor cores, where its scores are not stored.
             out = UOp.new_buffer("CPU", prod(value.shape), value.dtype)
-            stored = out.mop(Ops.RESHAPE, value.shape).store(value)
+            stored = out._mop(Ops.RESHAPE, value.shape).store(value)
             workers = Workers(1, 1, 1, 0, chained_dtypes(GROUPS.tensor_cores))
             schedule = result_of(plan(capture([stored], [], lambda u: None), lambda _: workers))
         else:

@@ -61,17 +61,17 @@ COUNTED = re.compile(r"`([\w/]+)` (\d+)")
 
 def product(n: int, k: int, m: int) -> UOp:
     """`x @ w` of [n, k] and [k, m], as nodes."""
-    x = UOp.new_buffer("CPU", n * k, dtypes.float32).mop(Ops.RESHAPE, (n, 1, k))
-    w = UOp.new_buffer("CPU", k * m, dtypes.float32).mop(Ops.RESHAPE, (k, m))
-    w = w.mop(Ops.PERMUTE, (1, 0)).mop(Ops.RESHAPE, (1, m, k))
-    terms = x.mop(Ops.EXPAND, (n, m, k)) * w.mop(Ops.EXPAND, (n, m, k))
-    return terms.rop(Ops.ADD, (2,)).mop(Ops.RESHAPE, (n, m))
+    x = UOp.new_buffer("CPU", n * k, dtypes.float32)._mop(Ops.RESHAPE, (n, 1, k))
+    w = UOp.new_buffer("CPU", k * m, dtypes.float32)._mop(Ops.RESHAPE, (k, m))
+    w = w._mop(Ops.PERMUTE, (1, 0))._mop(Ops.RESHAPE, (1, m, k))
+    terms = x._mop(Ops.EXPAND, (n, m, k)) * w._mop(Ops.EXPAND, (n, m, k))
+    return terms._rop(Ops.ADD, (2,))._mop(Ops.RESHAPE, (n, m))
 
 
 def planned(value: UOp) -> tuple[UOp, Schedule]:
     """The body of a value of two axes and its schedule."""
     n, m = value.shape
-    out = UOp.new_buffer("CPU", n * m, dtypes.float32).mop(Ops.RESHAPE, (n, m))
+    out = UOp.new_buffer("CPU", n * m, dtypes.float32)._mop(Ops.RESHAPE, (n, m))
     # Ids of buffers count up in a process; the printed ones start from 0.
     captured = capture([out.store(value)], [], lambda u: None)
     workers = Workers(TARGET.threads, MIN_THREAD_LENGTH, THREAD_RESULTS * TARGET.threads)

@@ -24,15 +24,15 @@ def of_attention(g: Term, u: UOp, i: int) -> Term | None:
         return None
     _, scores, values, powers, inverse = u.src[:5]
     given = g.spread(u.shape).node
-    shares = powers.alu(Ops.MUL, inverse.broadcast_to(powers.shape))
+    shares = powers.alu(Ops.MUL, inverse._broadcast_to(powers.shape))
     wide = powers.dtype
     if i == VALUES:
         narrow = shares.cast(values.dtype)
         # [..., n, m] and [..., n, e], summed over n.
         return g.of(product(along(narrow, -1), along(given, -2), wide, len(u.shape) - 2))
-    rows = given.cast(wide).alu(Ops.MUL, u.cast(wide)).rop(Ops.ADD, (len(u.shape) - 1,))
+    rows = given.cast(wide).alu(Ops.MUL, u.cast(wide))._rop(Ops.ADD, (len(u.shape) - 1,))
     slopes = product(along(given, -2), along(values, -3), wide, len(u.shape))
-    inner = shares.alu(Ops.MUL, slopes.alu(Ops.SUB, rows.broadcast_to(slopes.shape)))
+    inner = shares.alu(Ops.MUL, slopes.alu(Ops.SUB, rows._broadcast_to(slopes.shape)))
     if i == MASK:
         return g.of(inner)
     scaled = inner.alu(Ops.MUL, UOp.const(wide, u.arg.number))
@@ -43,13 +43,13 @@ def along(u: UOp, axis: int) -> UOp:
     """A node with one more axis, of size 1, before its axis of this number, -1 being behind all."""
     shape = list(u.shape)
     shape.insert(len(shape) + axis + 1, 1)
-    return u.mop(Ops.RESHAPE, tuple(shape))
+    return u._mop(Ops.RESHAPE, tuple(shape))
 
 
 def product(a: UOp, b: UOp, wide: DType, axis: int) -> UOp:
     """The sum along an axis of the product of two nodes, which are made wider; without the axis."""
     sizes = zip(a.shape, b.shape, strict=True)
     shape = tuple([n if m == 1 else m for n, m in sizes])
-    a, b = (x.cast(wide).broadcast_to(shape) for x in (a, b))
-    found = a.alu(Ops.MUL, b).rop(Ops.ADD, (axis,))
-    return found.mop(Ops.RESHAPE, (*shape[:axis], *shape[axis + 1 :]))
+    a, b = (x.cast(wide)._broadcast_to(shape) for x in (a, b))
+    found = a.alu(Ops.MUL, b)._rop(Ops.ADD, (axis,))
+    return found._mop(Ops.RESHAPE, (*shape[:axis], *shape[axis + 1 :]))

@@ -139,7 +139,7 @@ def of_shrink(g: Term, u: UOp, i: int) -> Term:
     shape = u.src[0].shape
     cut = [(start, size - stop) for (start, stop), size in zip(u.marg, shape)]
     # Symbolic sizes may add up to that of the source without being written like it.
-    return g.of(g.spread(u.shape).node.mop(Ops.PAD, tuple(cut))).reshape(shape)
+    return g.of(g.spread(u.shape).node._mop(Ops.PAD, tuple(cut))).reshape(shape)
 
 
 # reductions and places
@@ -155,7 +155,7 @@ def of_reduce(g: Term, u: UOp, i: int) -> Term:
         if not any([size != 1 for size in u.shape]):
             # NaN is the maximum of what has one, and they share it; rows are left to be quick.
             reached = reached.alu(Ops.OR, x.alu(Ops.CMPNE, x))
-        count = reached.cast(sum_acc_dtype(u.dtype)).rop(Ops.ADD, axes)
+        count = reached.cast(sum_acc_dtype(u.dtype))._rop(Ops.ADD, axes)
         share = (g.convert(count.dtype) / count).convert(u.dtype)
         return share.spread(x.shape).where(reached)
     if op is Ops.MUL:
@@ -192,9 +192,9 @@ def filled_with_ones(x: UOp, axis: int) -> UOp:
     pairs = tuple([(0, room - size) if a == axis else (0, 0) for a in range(len(x.shape))])
     shape = tuple([room if a == axis else s for a, s in enumerate(x.shape)])
     count = tuple([size if a == axis else 1 for a in range(len(x.shape))])
-    marks = TRUE.mop(Ops.RESHAPE, (1,) * len(count)).mop(Ops.EXPAND, count)
-    inside = marks.pad_zeros(pairs).broadcast_to(shape)
-    return inside.where(x.pad_zeros(pairs).broadcast_to(shape), x.const_like(1))
+    marks = TRUE._mop(Ops.RESHAPE, (1,) * len(count))._mop(Ops.EXPAND, count)
+    inside = marks._pad_zeros(pairs)._broadcast_to(shape)
+    return inside.where(x._pad_zeros(pairs)._broadcast_to(shape), x.const_like(1))
 
 
 def of_index(g: Term, u: UOp, i: int) -> Term:
@@ -203,7 +203,7 @@ def of_index(g: Term, u: UOp, i: int) -> Term:
     wide = g.spread(u.shape).convert(sum_acc_dtype(u.dtype)).node
     added = wide.scatter_at(max_shape(shape), *u.src[1:])
     if added.shape != shape:
-        added = added.mop(Ops.SHRINK, tuple([(0, size) for size in shape]))
+        added = added._mop(Ops.SHRINK, tuple([(0, size) for size in shape]))
     return g.of(added).convert(u.dtype)
 
 

@@ -52,21 +52,21 @@ class Matrix:
     def T(self) -> Matrix:
         """The last two axes exchanged."""
         lead = tuple(range(self.rank - 2))
-        return Matrix(self.node.mop(Ops.PERMUTE, (*lead, self.rank - 1, self.rank - 2)))
+        return Matrix(self.node._mop(Ops.PERMUTE, (*lead, self.rank - 1, self.rank - 2)))
 
     def __matmul__(self, other: Matrix) -> Matrix:
         *lead, n, k = self.node.shape
         m = other.node.shape[-1]
         shape = (*lead, n, k, m)
-        a = self.node.mop(Ops.RESHAPE, (*lead, n, k, 1)).broadcast_to(shape)
-        b = other.node.mop(Ops.RESHAPE, (*lead, 1, k, m)).broadcast_to(shape)
-        total = a.alu(Ops.MUL, b).rop(Ops.ADD, (len(lead) + 1,))
-        return Matrix(total.mop(Ops.RESHAPE, (*lead, n, m)))
+        a = self.node._mop(Ops.RESHAPE, (*lead, n, k, 1))._broadcast_to(shape)
+        b = other.node._mop(Ops.RESHAPE, (*lead, 1, k, m))._broadcast_to(shape)
+        total = a.alu(Ops.MUL, b)._rop(Ops.ADD, (len(lead) + 1,))
+        return Matrix(total._mop(Ops.RESHAPE, (*lead, n, m)))
 
     def alu(self, op: Ops, other: Matrix) -> Matrix:
         """An operation on each element; sizes of 1 are repeated."""
         shape = tuple([max(s) for s in zip(self.node.shape, other.node.shape, strict=True)])
-        src = [x.node.broadcast_to(shape) for x in (self, other)]
+        src = [x.node._broadcast_to(shape) for x in (self, other)]
         return Matrix(src[0].alu(op, src[1]))
 
     def __add__(self, other: Matrix) -> Matrix:
@@ -84,26 +84,26 @@ class Matrix:
     def part(self, rows: tuple[int, int], columns: tuple[int, int]) -> Matrix:
         """Some rows and columns."""
         whole = [(0, s) for s in self.node.shape[:-2]]
-        return Matrix(self.node.mop(Ops.SHRINK, (*whole, rows, columns)))
+        return Matrix(self.node._mop(Ops.SHRINK, (*whole, rows, columns)))
 
     def inverse_above(self, limit: Matrix) -> Matrix:
         """1 over each element, and 0 where its size is at most the limit."""
         x = self.node
-        bound = limit.node.broadcast_to(x.shape)
+        bound = limit.node._broadcast_to(x.shape)
         one, none = UOp.const(x.dtype, 1), UOp.const(x.dtype, 0)
         large = bound.alu(Ops.CMPLT, x.alu(Ops.MAX, x.alu(Ops.NEG)))
         safe = large.alu(Ops.WHERE, x, one)
-        return Matrix(large.alu(Ops.WHERE, one.broadcast_to(x.shape).alu(Ops.FDIV, safe), none))
+        return Matrix(large.alu(Ops.WHERE, one._broadcast_to(x.shape).alu(Ops.FDIV, safe), none))
 
     def column_sums(self) -> Matrix:
         """[*b, 1, m]."""
-        return Matrix(self.node.rop(Ops.ADD, (self.rank - 2,)))
+        return Matrix(self.node._rop(Ops.ADD, (self.rank - 2,)))
 
 
 def rounding(values: Matrix, size: int) -> Matrix:
     """Distance below which values [*b, 1, n] of a matrix of this size are equal: [*b, 1, 1]."""
     x = values.node
-    greatest = x.alu(Ops.MAX, x.alu(Ops.NEG)).rop(Ops.MAX, (len(x.shape) - 1,))
+    greatest = x.alu(Ops.MAX, x.alu(Ops.NEG))._rop(Ops.MAX, (len(x.shape) - 1,))
     factor = UOp.const(x.dtype, NEAR * size * EPS[x.dtype])
     return Matrix(UOp(Ops.DETACH, x.dtype, (greatest.alu(Ops.MUL, factor),)))
 
@@ -111,10 +111,10 @@ def rounding(values: Matrix, size: int) -> Matrix:
 def less_identity(x: Matrix) -> Matrix:
     """1 - x."""
     n = x.sizes[0]
-    row = UOp.iota(n).mop(Ops.RESHAPE, (n, 1)).broadcast_to((n, n))
-    column = UOp.iota(n).mop(Ops.RESHAPE, (1, n)).broadcast_to((n, n))
+    row = UOp.iota(n)._mop(Ops.RESHAPE, (n, 1))._broadcast_to((n, n))
+    column = UOp.iota(n)._mop(Ops.RESHAPE, (1, n))._broadcast_to((n, n))
     eye = row.alu(Ops.CMPEQ, column).cast(x.node.dtype)
-    return Matrix(eye.broadcast_to(x.node.shape)) - x
+    return Matrix(eye._broadcast_to(x.node.shape)) - x
 
 
 def of_inverse(g: Matrix, u: UOp, i: int) -> Matrix | None:
@@ -183,7 +183,7 @@ def of_singular_vectors(g: Matrix, u: UOp, i: int) -> Matrix | None:
     one, two = left.T @ slope, right.T @ of_right
     even = (one + two) * (values - values.T).inverse_above(limit)
     odd = (one - two) * (values + values.T).inverse_above(limit)
-    half = Matrix(UOp.const(u.dtype, 0.5).mop(Ops.RESHAPE, (1,) * a.rank))
+    half = Matrix(UOp.const(u.dtype, 0.5)._mop(Ops.RESHAPE, (1,) * a.rank))
     turned = (even + even.T + odd - odd.T) * half
     inverse = values.inverse_above(limit)
     outside = slope - left @ one

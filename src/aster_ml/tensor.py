@@ -78,22 +78,6 @@ else:
     downloads, rules = late("downloads"), late("gradient")
     explain, items = late("engine.explain"), late("engine.items")
 
-# Methods for Aster's own use, which no list of names to complete shows.
-INTERNAL = frozenset(
-    """
-    arc_sine_parts arc_sine_slope become become_with_past beyond binop binop_promoted broadcast_to
-    broadcasted bytes_of cell claim cos_near_zeros cosh_value derive derive_memory derive_with
-    divided drawn_on_each every_nth eye_like float_pair floating fold former full_of gradients_of
-    join laid_in last_axis_windows leave linked log_of_one_plus logistic_share made_on_each memory
-    mop naming need_bits neighbours note_former note_own_former note_written note_written_everywhere
-    of_two operand
-    own own_cell pad_zeros pair permuted_state place_to_write power_of_number
-    realize_with_past reduced_count ref rename resize_axis resize_axis_of_bytes resolve_axes
-    resolve_axis reversed_order rop scalar seen_as shift show sinh_value square_matrix steps
-    tiled triangle_mask value_to_write view_by whole widened with_slope write
-    """.split()
-)
-
 
 def set_training(cls: type[Tensor], mode: bool) -> None:
     """Sets the mode of layers, training or not, in this thread."""
@@ -102,13 +86,10 @@ def set_training(cls: type[Tensor], mode: bool) -> None:
 
 
 class TensorType(type):
-    """Attributes of the class itself: a mode for each thread, and names to complete."""
+    """Attributes of the class itself: a mode for each thread, and hints for missing names."""
 
     # Read without a call of Python.
     training = property(attrgetter("_here.training"), set_training)
-
-    def __dir__(cls) -> list[str]:
-        return [name for name in super().__dir__() if name not in INTERNAL]
 
     if not TYPE_CHECKING:
 
@@ -156,19 +137,16 @@ class Tensor(
                 elif device is not None or uop.device.__class__ is tuple:
                     uop = uop.copy_to(place)
         self.uop = uop
-        self.ref = TensorRef(self, forget)
-        self.cell = self.steps = self.grad = self.former = None
+        self._ref = TensorRef(self, forget)
+        self._cell = self._steps = self.grad = self._former = None
         self._requires_grad = None
-        LIVE[self.ref] = None
+        LIVE[self._ref] = None
         if isinstance(data, Handle) and data.uop is uop:
-            self.show(data)
+            self._show(data)
         else:
-            self.uop = self.claim(uop)
+            self.uop = self._claim(uop)
         if requires_grad is not None:
             self.requires_grad = requires_grad
-
-    def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name not in INTERNAL]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuild, (
@@ -209,7 +187,7 @@ class Tensor(
 
     def realize(self, *lst: Tensor, do_update_stats: bool = True) -> Self:
         """Computes self and the others together; afterwards each is memory. Returns self."""
-        if not lst and not self._requires_grad and self.cell is None and not history.CUT:
+        if not lst and not self._requires_grad and self._cell is None and not history.CUT:
             memory = realize_seen(self)
             if memory is not None:
                 self.uop = memory
@@ -219,17 +197,17 @@ class Tensor(
         nodes = [t.uop if 0 not in t.shape else empty_node(t) for t in tensors]
         kept = [t for t in tensors if t._requires_grad == INHERITED and is_float(t)]
         if kept:
-            self.realize_with_past(tensors, nodes)
+            self._realize_with_past(tensors, nodes)
             return self
         for tensor, node, new in zip(tensors, nodes, realize_uops(nodes), strict=True):
-            tensor.become(node, new)
+            tensor._become(node, new)
         return self
 
-    def realize_with_past(self, tensors: list[Tensor], nodes: list[UOp]) -> None:
+    def _realize_with_past(self, tensors: list[Tensor], nodes: list[UOp]) -> None:
         """Realizes nodes of tensors, some of which lead to what may want a gradient."""
-        self.become_with_past(tensors, nodes, realize_uops(nodes))
+        self._become_with_past(tensors, nodes, realize_uops(nodes))
 
-    def become_with_past(self, tensors: list[Tensor], nodes: list[UOp], memory: list[UOp]) -> None:
+    def _become_with_past(self, tensors: list[Tensor], nodes: list[UOp], memory: list[UOp]) -> None:
         """`become` for tensors of which gradients may want to know what they were."""
         wanted = LeafNames()
         for tensor, node, new in zip(tensors, nodes, memory, strict=True):
@@ -239,11 +217,11 @@ class Tensor(
                 node = tensor.uop
                 storage.set_stand_in(node, new)
             if not is_made or history.keep_past(node, wanted, rules.passes_gradient):
-                tensor.become(node, new)
+                tensor._become(node, new)
 
-    def become(self, node: UOp, memory: UOp) -> None:
+    def _become(self, node: UOp, memory: UOp) -> None:
         """Names the memory that our node, or what stands for it, has been realized to."""
-        self.leave()
+        self._leave()
         if self._requires_grad == WRITTEN:
             history.note_cut(memory)
             self._requires_grad = None
@@ -253,20 +231,20 @@ class Tensor(
             is_apart = is_float(node) and is_detached(node)
             if is_apart or (node._at is UNSET and is_float(node)):
                 # Graphs have the node, and nothing leads from its memory to it.
-                known = [ref for ref in self.former or () if ref() is not None]
-                self.former = [*known, weakref.ref(node)]
+                known = [ref for ref in self._former or () if ref() is not None]
+                self._former = [*known, weakref.ref(node)]
             if is_apart:
                 # Its memory may lead on to what that was computed from, and so may other names.
                 memory = name_of(memory, "detached")
             # Two tensors that show others in one way are equal, and neither shows the other.
-            memory = self.claim(memory, "equal" if node.op in MOVEMENT_SET else "view")
+            memory = self._claim(memory, "equal" if node.op in MOVEMENT_SET else "view")
             self.uop = memory
-            if self.steps is not None:
+            if self._steps is not None:
                 # What it is a view of may still be to be computed.
                 wake(self)
-            elif self.cell is not None:
-                self.cell.root = memory
-            whole = None if self.steps is None else settle(self.whole)
+            elif self._cell is not None:
+                self._cell.root = memory
+            whole = None if self._steps is None else settle(self._whole)
             if whole is None or whole.base is not memory.base:
                 note_memory(node, memory)
 
@@ -279,13 +257,13 @@ class Tensor(
         tensors: list[Tensor] = [self, *lst]
         nodes = [t.uop if 0 not in t.shape else empty_node(t) for t in tensors]
         memory, found, values = items.schedule_items(nodes)
-        self.become_with_past(tensors, nodes, memory)
+        self._become_with_past(tensors, nodes, memory)
         for handle in live_handles():
             # What had to be written on the way is memory now as well.
             if handle.uop.op is Ops.AFTER and not handle.requires_grad:
                 node, place = handle.uop, storage.place_after(handle.uop)
                 if place is not None:
-                    handle.become(node, place)
+                    handle._become(node, place)
         return list(found), values
 
     def schedule(self, *lst: Tensor) -> list[ExecItem]:
@@ -302,7 +280,7 @@ class Tensor(
 
     # reading
 
-    def memory(self) -> Buffer:
+    def _memory(self) -> Buffer:
         """The Buffer that holds exactly our elements, row-major; computes what has to be.
 
         Raises: ShapeError when a size is symbolic.
@@ -322,10 +300,10 @@ class Tensor(
         if self.device.__class__ is tuple:
             if not self.requires_grad:
                 self.realize()
-            return self.to("CPU").memory()
+            return self.to("CPU")._memory()
         if self.device.startswith("DISK") and not is_stored(self.uop):
-            return self.to("CPU").memory()
-        if self._requires_grad != WRITTEN and self.cell is None and not history.CUT:
+            return self.to("CPU")._memory()
+        if self._requires_grad != WRITTEN and self._cell is None and not history.CUT:
             held = memory_now(self.uop)
             if held is not None:
                 return held
@@ -347,7 +325,7 @@ class Tensor(
             if number_everywhere(self.uop)
             else UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,))
         )
-        apart = self.naming(node, False).realize()
+        apart = self._naming(node, False).realize()
         return storage.buffer_of(apart.uop.base).ensure_allocated()
 
     def numpy(self) -> np.ndarray[Any, Any]:
@@ -355,7 +333,7 @@ class Tensor(
 
         Dtype: the same; float32 for bfloat16 and fp8, which NumPy has not.
         """
-        array = self.memory().numpy(copy=True).reshape(self.shape)
+        array = self._memory().numpy(copy=True).reshape(self.shape)
         return array.astype(np.float32) if self.dtype.fmt is None else array
 
     def data(self) -> memoryview:
@@ -368,7 +346,7 @@ class Tensor(
             raise DTypeError(
                 f"data: memoryviews have no {self.dtype.name}; cast to float32, or use .numpy()"
             )
-        view: Any = self.memory().as_memoryview(copy=True)
+        view: Any = self._memory().as_memoryview(copy=True)
         # No memoryview has a shape with a size of 0.
         found: memoryview = view.cast(fmt) if 0 in self.shape else view.cast(fmt, self.shape)
         return found
@@ -411,7 +389,7 @@ class Tensor(
         for target in targets:
             check_tensor(target, "gradient")
         ends = {u for t in targets if t._requires_grad is True for u in writes_of(t)}
-        found = self.gradients_of([graph_names(t) for t in targets], gradient, ends)
+        found = self._gradients_of([graph_names(t) for t in targets], gradient, ends)
         result = []
         # x[0:0].sum() and x ** 0 are numbers as soon as they are built: nothing changes those.
         zeros = materialize_grads or (None in found and is_constant(self.uop))
@@ -438,7 +416,7 @@ class Tensor(
         names = [graph_names(t) for t in wanted]
         places = {n for t, group in zip(wanted, names) if t._requires_grad is True for n in group}
         ends = {u for t in wanted if t._requires_grad is True for u in writes_of(t)}
-        grads = self.gradients_of(names, gradient, ends, past)
+        grads = self._gradients_of(names, gradient, ends, past)
         # What jitted functions gave is no end of the way, although it has a gradient too.
         if storage.NO_GRADIENT:
             check_graph(self.uop, places, past[1])
@@ -460,7 +438,7 @@ class Tensor(
                     tensor.grad.assign(tensor.grad + made)
         return self
 
-    def gradients_of(
+    def _gradients_of(
         self,
         targets: list[list[UOp]],
         gradient: Tensor | None,
@@ -625,10 +603,10 @@ def graph_names(tensor: Any) -> list[UOp]:
     """
     own = [tensor.uop]
     if tensor._requires_grad is True:
-        while tensor.steps is None and own[-1].op is Ops.AFTER:
+        while tensor._steps is None and own[-1].op is Ops.AFTER:
             own.append(own[-1].src[0])
-    if tensor.former is not None:
-        own += [u for ref in tensor.former if (u := ref()) is not None]
+    if tensor._former is not None:
+        own += [u for ref in tensor._former if (u := ref()) is not None]
     # Memory stands for equal values of other tensors too, which have their own names.
     origins = [v for u in own for v in storage.origins_of(u) if not is_of_another(v, tensor)]
     names = dict.fromkeys([*own, *origins])
@@ -644,7 +622,7 @@ def graph_names(tensor: Any) -> list[UOp]:
 def is_of_another(u: UOp, tensor: Any) -> bool:
     """Whether a node is the value of a live tensor that is not this one."""
     owner = u._owner
-    return owner is not UNSET and owner is not tensor.ref and owner() is not None
+    return owner is not UNSET and owner is not tensor._ref and owner() is not None
 
 
 def flagged_in(below: Iterable[UOp]) -> list[Any]:

@@ -48,11 +48,10 @@ OPERATORS = frozenset(
 )  # fmt: skip
 # What builds no values of its own, or is what all others are made of.
 UNTRACED = frozenset({
-    "realize", "schedule", "schedule_with_vars", "numpy", "data", "tolist", "item", "memory",
-    "from_uop", "derive", "derive_with", "alu", "mop", "rop", "operand", "ufix", "binop",
-    "binop_promoted", "scalar", "full_of", "requires_grad_", "numel", "size", "element_size",
-    "nbytes", "is_floating_point", "backward", "gradient", "gradients_of", "train", "manual_seed",
-    "allclose", "resolve_axis", "broadcasted", "replace", "assign", "sequential",
+    "realize", "schedule", "schedule_with_vars", "numpy", "data", "tolist", "item", "from_uop",
+    "alu", "ufix", "requires_grad_", "numel", "size", "element_size", "nbytes",
+    "is_floating_point", "backward", "gradient", "train", "manual_seed", "allclose", "replace",
+    "assign", "sequential",
 })  # fmt: skip
 MARKED_ALREADY = frozenset({Ops.BUFFER, Ops.CONST, Ops.DEVICE, Ops.DEFINE_VAR, Ops.BIND})
 ORIGINALS: dict[str, Any] = {}

@@ -50,12 +50,12 @@ def at(*numbers: Any) -> UOp:
 
 def reduce(op: Ops, *axes: int) -> Callable[[UOp], UOp]:
     """The reduction of one value over axes."""
-    return lambda x: x.rop(op, axes)
+    return lambda x: x._rop(op, axes)
 
 
 def move(op: Ops, arg: Any) -> Callable[[UOp], UOp]:
     """The movement of one value."""
-    return lambda x: x.mop(op, arg)
+    return lambda x: x._mop(op, arg)
 
 
 def cosine(x: UOp) -> UOp:

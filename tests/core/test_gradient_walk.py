@@ -248,7 +248,7 @@ def test_gradient_through_a_symbolic_size() -> None:
     found = compute_gradient((part * part).sum(), ONE, {x})[x]
     assert found.shape == (6, 4)
     np.testing.assert_array_equal(value(found), np.repeat([2.0, 0], [4, 2])[:, None] * np.ones(4))
-    padded = part.pad_zeros(((0, 6 - n), (1, 1)))
+    padded = part._pad_zeros(((0, 6 - n), (1, 1)))
     found = compute_gradient((padded * number(3)).sum(0), ONE, {x})[x]
     np.testing.assert_array_equal(value(found), np.repeat([3.0, 0], [4, 2])[:, None] * np.ones(4))
 

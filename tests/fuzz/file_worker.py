@@ -83,7 +83,7 @@ def aster_readers() -> dict[str, Reader]:
         name = item.dtype.name
         if prod(item.shape) * item.dtype.itemsize > SHOWN_NBYTES:
             return f"{name} {list(item.shape)} large"
-        data = b"" if 0 in item.shape else bytes(item.memory().as_memoryview(copy=True))
+        data = b"" if 0 in item.shape else bytes(item._memory().as_memoryview(copy=True))
         return describe(name, item.shape, data)
 
     def gguf(path: Any, opened: Callable[[], None]) -> dict[str, str]:

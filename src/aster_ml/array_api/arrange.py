@@ -68,7 +68,7 @@ def expand_dims(x: Any, /, axis: int) -> Any:
 def squeeze(x: Any, /, axis: Any) -> Any:
     """The array without axes of size 1. Raises: ValueError for an axis of another size."""
     x = as_array(x)
-    axes = x.resolve_axes(axis, "squeeze")
+    axes = x._resolve_axes(axis, "squeeze")
     if builtins.any([x.shape[a] != 1 for a in axes]):
         raise ValueError(f"squeeze: axes {axes} of {x.shape}; sizes of 1 are wanted")
     return x.reshape(tuple([s for i, s in enumerate(x.shape) if i not in axes]))

@@ -143,7 +143,7 @@ class UPat(ElementwiseMixin):
         dtype = own if op is not Ops.WHERE or not src else src[-1].dtypes
         return UPat(op, dtype, list(sources) if op in COMMUTATIVE else sources)
 
-    def binop(self, op: Ops, x: Any, reverse: bool = False) -> UPat:
+    def _binop(self, op: Ops, x: Any, reverse: bool = False) -> UPat:
         """`op` of self and `x`, which may be a number."""
         other = self.ufix(x)
         return other.alu(op, self) if reverse else self.alu(op, other)

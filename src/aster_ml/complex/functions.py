@@ -69,7 +69,7 @@ class ComplexFunctions:
         """Each number divided by its size; of 0, 0; along an axis where one part is infinite."""
         x, y = self.real, self.imag
         far = (x.isinf() & y.isfinite()) | (y.isinf() & x.isfinite())
-        one = x.full_of((), 1)
+        one = x._full_of((), 1)
         x = far.where(x.isinf().where(one.copysign(x), 0), x)
         y = far.where(y.isinf().where(one.copysign(y), 0), y)
         size = x.hypot(y)
@@ -139,8 +139,8 @@ class ComplexFunctions:
         # By powers of 4, so that no square overflows or vanishes.
         size = x.abs().maximum(y.abs())
         small = size < 2.0**-60
-        scale = small.where(2.0**80, (size > 2.0**60).where(x.full_of((), 2.0**-80), 1))
-        back = small.where(2.0**-40, (size > 2.0**60).where(x.full_of((), 2.0**40), 1))
+        scale = small.where(2.0**80, (size > 2.0**60).where(x._full_of((), 2.0**-80), 1))
+        back = small.where(2.0**-40, (size > 2.0**60).where(x._full_of((), 2.0**40), 1))
         a, b = x * scale, y * scale
         root = ((a.abs() + a.hypot(b)) * 0.5).sqrt()
         other = root.eq(0).where(0, b.abs() / root.eq(0).where(1, root * 2))
@@ -168,7 +168,7 @@ class ComplexFunctions:
         real = half * y.cos() * cosh
         imag = half * y.sin() * sinh
         far = y.isfinite().logical_not()
-        imag = y.eq(0).where(x.full_of((), 1).copysign(x) * y, (far & x.eq(0)).where(x, imag))
+        imag = y.eq(0).where(x._full_of((), 1).copysign(x) * y, (far & x.eq(0)).where(x, imag))
         lost = far & x.isinf()
         return self.made(lost.where(x.abs(), real), imag)
 
@@ -272,7 +272,7 @@ class ComplexFunctions:
         away = size.isinf().where(0, x.abs() / size / size)
         away = (x.eq(0) & y.isnan()).where(0, away)
         lost = y.isnan() | (x.isnan() & y.isinf().logical_not())
-        turn = lost.where(math.nan, y.full_of((), math.pi / 2))
+        turn = lost.where(math.nan, y._full_of((), math.pi / 2))
         real = large.where(away, real).copysign(x)
         return self.made(real, large.where(turn, imag).copysign(y))
 

@@ -52,7 +52,7 @@ class ComplexLinalg(ComplexFunctions):
         re = self.real.dot(x.real) - self.imag.dot(x.imag)
         return self.made(re, self.real.dot(x.imag) + self.imag.dot(x.real))
 
-    def eye_like(self) -> Any:
+    def _eye_like(self) -> Any:
         """The identity matrix of our columns."""
         n = self.real.shape[-1]
         places = self.real.arange(n, device=self.real.device)
@@ -100,7 +100,7 @@ class ComplexLinalg(ComplexFunctions):
             if bit == "1":
                 result = base if result is None else result.times(base)
             base = base.times(base)
-        return self.eye_like() if result is None else result
+        return self._eye_like() if result is None else result
 
     def det(self) -> Any:
         """The determinant."""
@@ -119,7 +119,7 @@ class ComplexLinalg(ComplexFunctions):
         n = self.square_size(what)
         work: Any = self
         rows = self.real.arange(n, device=self.real.device)
-        sign = self.real.full_of(self.real.shape[:-2], 1)
+        sign = self.real._full_of(self.real.shape[:-2], 1)
         for k in range(n - 1):
             for axis, place in largest_left(work.abs(), k):
                 real, turned = exchanged(work.real, k, place, axis)
@@ -243,8 +243,8 @@ class ComplexLinalg(ComplexFunctions):
 
     def cross(self, other: Any, axis: int = -1) -> Any:
         """The vector at right angles to two of three elements each."""
-        re, other_re = self.real.broadcasted(other.real)
-        im, other_im = self.imag.broadcasted(other.imag)
+        re, other_re = self.real._broadcasted(other.real)
+        im, other_im = self.imag._broadcasted(other.imag)
         x: Any = self.made(re, im)
         y: Any = self.made(other_re, other_im)
         if x.shape[axis] != 3:

@@ -84,7 +84,7 @@ class ComplexMoves(ComplexLinalg):
 
 # Methods of Tensor that only move elements, or add them up: each part by itself.
 PART_METHODS = (
-    "broadcast_to", "clone", "cumsum", "diagonal", "flatten", "gather", "masked_select", "ravel",
+    "_broadcast_to", "clone", "cumsum", "diagonal", "flatten", "gather", "masked_select", "ravel",
     "repeat", "repeat_interleave", "shrink", "swapaxes", "tril", "triu", "view",
 )  # fmt: skip
 

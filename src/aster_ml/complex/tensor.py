@@ -341,7 +341,7 @@ class ComplexTensor(ComplexMoves):
         if im is None:
             return ComplexTensor(self.real / re, self.imag / re)
         if not isinstance(re, Tensor):
-            re, im = (self.real.full_of((), float(part)) for part in (re, im))
+            re, im = (self.real._full_of((), float(part)) for part in (re, im))
         return divided(self.real, self.imag, re, im)
 
     def __rtruediv__(self, x: Any) -> ComplexTensor:
@@ -351,7 +351,7 @@ class ComplexTensor(ComplexMoves):
         """The parts of an operand as tensors."""
         re, im = self.other(x)
         if not isinstance(re, Tensor):
-            return self.real.full_of((), re), self.real.full_of((), im or 0.0)
+            return self.real._full_of((), re), self.real._full_of((), im or 0.0)
         return re, re.zeros_like() if im is None else im
 
     def __pow__(self, n: Any) -> ComplexTensor:
@@ -468,7 +468,7 @@ def power(z: ComplexTensor, n: ComplexTensor) -> ComplexTensor:
     none, first = z.eq(0), n.eq(0)
     kept = ComplexTensor(none.where(1, z.real), z.imag)
     found = (n * kept.log()).exp()
-    limit = (n.real > 0).where(found.real.full_of((), 0.0), math.nan)
+    limit = (n.real > 0).where(found.real._full_of((), 0.0), math.nan)
     real = first.where(1, none.where(limit, found.real))
     return ComplexTensor(real, first.where(0, none.where(limit, found.imag)))
 

@@ -199,7 +199,7 @@ class Request:
             part = u
         view = UOp.new_memory(device, part.shape, u.dtype)
         self.fresh.append(view.store(part))
-        self.results.append((u, view if part is u else view.mop(Ops.EXPAND, u.shape)))
+        self.results.append((u, view if part is u else view._mop(Ops.EXPAND, u.shape)))
 
     def note_numbers(self, buffers: list[UOp], numbers: dict[int, Any]) -> None:
         """Results that turned out to be one number everywhere are that number, in no memory."""

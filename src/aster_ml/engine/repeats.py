@@ -38,7 +38,7 @@ def without_repeats(root: UOp) -> UOp:
         if is_computed(u):
             new[u] = UOp(u.op, u.dtype, tuple([new[s] for s in u.src]), u.arg)
         else:
-            new[u] = u.mop(Ops.SHRINK, part) if u.shape else u
+            new[u] = u._mop(Ops.SHRINK, part) if u.shape else u
     return new[root]
 
 

@@ -342,5 +342,5 @@ def lost_node(u: UOp, error: Exception) -> UOp:
     buffer.error = error
     attach(base, buffer)
     shape = u.shape
-    ones = base.mop(Ops.RESHAPE, (1,) * len(shape))
-    return ones.mop(Ops.EXPAND, shape) if shape else ones
+    ones = base._mop(Ops.RESHAPE, (1,) * len(shape))
+    return ones._mop(Ops.EXPAND, shape) if shape else ones

@@ -199,10 +199,10 @@ class FastPath:
                 # `Tensor.from_uop` without its questions, whose answers are known for memory.
                 t = new_object(Tensor)
                 t.uop = held.view
-                t.cell = t.steps = t.former = None
+                t._cell = t._steps = t._former = None
                 # It is memory, so it rests.
-                t.ref = TensorRef(t, forget)
-                LIVE[t.ref] = None
+                t._ref = TensorRef(t, forget)
+                LIVE[t._ref] = None
                 if not self.flag:
                     # One that asks for a gradient would be given one whenever it is alive.
                     held.keep(t)

@@ -46,9 +46,9 @@ class Run:
         self.before = {ref: handle.uop for ref in list(LIVE) if (handle := ref()) is not None}
         # Of which cell they are views, by its id: who names a cell is counted.
         self.showed = {
-            ref: (id(handle.cell), handle.steps)
+            ref: (id(handle._cell), handle._steps)
             for ref in self.before
-            if (handle := ref()) is not None and handle.steps is not None
+            if (handle := ref()) is not None and handle._steps is not None
         }
         lazy = [u for u in self.before.values() if settle(u) is None]
         outside = set(all_parts(lazy))
@@ -60,7 +60,7 @@ class Run:
         self.apart = [
             (t, cell, cell.root)
             for t in inputs.tensors
-            if (cell := t.cell) is not None and is_apart(t)
+            if (cell := t._cell) is not None and is_apart(t)
         ]
         if records:
             # Inputs get other names, so who wants their content has to get it before.
@@ -117,11 +117,11 @@ class Run:
                     late.append(part)
             # Of what results are views together, there is one memory.
             for t in self.outputs:
-                t.leave()
-            cells = {id(t.cell): t.cell for t in self.outputs if t.cell is not None}
+                t._leave()
+            cells = {id(t._cell): t._cell for t in self.outputs if t._cell is not None}
             roots = [c.root for c in cells.values() if settle(c.root) is None]
             if roots:
-                Tensor.realize(*[Tensor.naming(root) for root in roots])
+                Tensor.realize(*[Tensor._naming(root) for root in roots])
             if self.outputs or late:
                 Tensor.realize(*self.outputs, *late)
             mine = {id(t) for t, _, _ in self.apart}
@@ -163,10 +163,10 @@ class Run:
         none of the input.
         """
         apart = {id(t) for t, _, _ in self.apart}
-        views = [t for t in self.inputs.tensors if t.cell is not None and id(t) not in apart]
+        views = [t for t in self.inputs.tensors if t._cell is not None and id(t) not in apart]
         mine = {id(t) for t in views}
         made = []
-        for view, cell in {id(t.cell): (t, t.cell) for t in views}.values():
+        for view, cell in {id(t._cell): (t, t._cell) for t in views}.values():
             if cell is None or self.reached.issuperset(memory_of_whole(view)):
                 continue
             members = [t for ref in list(cell.fresh) if (t := ref()) is not None]
@@ -174,8 +174,8 @@ class Run:
             others = new_cell(cell.root if found is None else found)
             cell.root, cell.fresh = substitute(others.root, self.places), {}
             for t in members:
-                if t.cell is cell:
-                    t.join(cell if id(t) in mine else others, t.steps)
+                if t._cell is cell:
+                    t._join(cell if id(t) in mine else others, t._steps)
             made.append((cell, others))
         return made
 
@@ -186,8 +186,8 @@ class Run:
             cell.renew(self.renamed(cell.root))
             for ref in list(others.fresh):
                 t = ref()
-                if t is not None and t.cell is others:
-                    t.cell = cell
+                if t is not None and t._cell is others:
+                    t._cell = cell
                     if id(t) in kept:
                         cell.note(t)
                     else:
@@ -226,13 +226,13 @@ class Run:
         """Gives what names the inputs' memory by its name in the recording its own name again."""
         apart = {id(cell) for _, cell, whole in self.apart if not self.is_written(cell, whole)}
         for t in tensors if self.places else ():
-            if id(t.cell) in apart:
+            if id(t._cell) in apart:
                 t.uop = self.renamed(t.uop)
                 wake(t)
                 continue
-            node = self.renamed(t.whole)
-            if node is not t.whole:
-                t.whole = node
+            node = self.renamed(t._whole)
+            if node is not t._whole:
+                t._whole = node
 
     def renamed(self, u: UOp) -> UOp:
         """A node with the inputs' own names; one whose effects have happened without these."""
@@ -257,7 +257,7 @@ class Run:
         for t, _ in self.changed():
             has_memory = strip_effects(late_part(t).uop) is not None
             if not has_memory and all(isinstance(s, int) for s in t.shape):
-                t.whole = own_memory(t.whole, t.device)
+                t._whole = own_memory(t._whole, t.device)
                 t.realize()
 
     def replaces_values(self) -> bool:
@@ -270,12 +270,14 @@ class Run:
         for t, old in self.changed():
             place = strip_effects(t.uop)
             if 0 in t.shape or (
-                t.cell is not None
-                and strip_effects(t.cell.root) is not None
+                t._cell is not None
+                and strip_effects(t._cell.root) is not None
                 and (
                     # A view of memory in a way that is computed, or has been, or one that had
                     # memory of its own and shows the whole again.
-                    place is None or is_apart(t) or self.showed.get(t.ref) == (id(t.cell), t.steps)
+                    place is None
+                    or is_apart(t)
+                    or self.showed.get(t._ref) == (id(t._cell), t._steps)
                 )
             ):
                 continue
@@ -354,16 +356,16 @@ class Run:
 
 def places_of(t: Tensor) -> list[UOp]:
     """The memory that a tensor names, and that of what it is a view of where that is other."""
-    nodes = [t.uop] if t.cell is None else [t.uop, t.cell.root]
+    nodes = [t.uop] if t._cell is None else [t.uop, t._cell.root]
     return [place for u in nodes if (place := strip_effects(u)) is not None]
 
 
 def late_part(t: Tensor) -> Tensor:
     """A tensor, or what it is a view of in a way that is computed, where that is memory."""
-    cell = t.cell
+    cell = t._cell
     if cell is None or strip_effects(t.uop) is not None or strip_effects(cell.root) is None:
         return t
-    return Tensor.naming(cell.root)
+    return Tensor._naming(cell.root)
 
 
 def number_shared(

@@ -104,7 +104,7 @@ def unpack_recording(recording: Any, state: dict[str, Any]) -> None:
     def unpack(leaf: Any) -> Any:
         if not isinstance(leaf, KeptResult):
             return leaf
-        return Tensor.naming(leaf.uop, leaf.requires_grad)
+        return Tensor._naming(leaf.uop, leaf.requires_grad)
 
     for name in PLAIN_FIELDS:
         setattr(recording, name, state[name])

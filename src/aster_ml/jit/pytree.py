@@ -122,7 +122,7 @@ class Inputs:
         if lazy:
             Tensor.realize(*lazy)
             for t in lazy:
-                if t.cell is not None and not storage.is_memory_view(t.uop):
+                if t._cell is not None and not storage.is_memory_view(t.uop):
                     # A view in a way that is computed, of memory that holds one number now.
                     t.uop = own_memory(t.uop, t.device)
                     wake(t)
@@ -138,15 +138,15 @@ class Inputs:
     def realize_wholes(self, views: list[Tensor]) -> None:
         """Makes what these tensors are views of memory, which they show from then on."""
         for t in views:
-            if t.cell is None:
+            if t._cell is None:
                 continue
-            whole = Tensor.naming(t.cell.root).realize().uop
+            whole = Tensor._naming(t._cell.root).realize().uop
             if not storage.is_memory_view(whole):
                 # One number, in no memory.
-                whole = Tensor.naming(own_memory(whole, t.device)).realize().uop
-            t.cell.renew(whole)
-            t.uop = shown(whole, t.steps)
-            t.cell.note(t)
+                whole = Tensor._naming(own_memory(whole, t.device)).realize().uop
+            t._cell.renew(whole)
+            t.uop = shown(whole, t._steps)
+            t._cell.note(t)
             wake(t)
 
     def take(self, value: Any, tokens: list[Any], where: Callable[[], str]) -> None:
@@ -242,7 +242,7 @@ class Inputs:
         shown = known | {
             id(storage.buffer_of(base).base)
             for t in tensors
-            if id(t) not in mine and (whole := strip_effects(t.whole)) is not None
+            if id(t) not in mine and (whole := strip_effects(t._whole)) is not None
             for base in storage.buffers_below(whole)
         }
         found: set[UOp] = set()
@@ -265,7 +265,7 @@ class Inputs:
                     t.uop = own_memory(t.uop, t.device)
                     wake(t)
                 else:
-                    t.whole = own_memory(t.whole, t.device)
+                    t._whole = own_memory(t._whole, t.device)
                 changed.append(t)
             else:
                 for base in bases:
@@ -277,7 +277,7 @@ class Inputs:
 
 def memory_of_whole(t: Tensor) -> list[UOp]:
     """The BUFFERs of what a tensor is a view of, one a device; none where that is no memory."""
-    whole = None if t.cell is None else settle(t.cell.root)
+    whole = None if t._cell is None else settle(t._cell.root)
     return [] if whole is None else storage.buffers_below(whole)
 
 
@@ -288,7 +288,7 @@ def memory_below(t: Tensor) -> list[UOp]:
 
 def is_apart(t: Tensor) -> bool:
     """Whether a tensor has memory of its own though it is a view: its whole has none, or other."""
-    return t.cell is not None and memory_below(t) != memory_of_whole(t)
+    return t._cell is not None and memory_below(t) != memory_of_whole(t)
 
 
 def is_slice(u: UOp) -> bool:
@@ -346,11 +346,11 @@ class Template:
 
     def find_host(self, t: Tensor, hosts: list[tuple[str, int, Any]]) -> None:
         """Finds what `t`, of which this is the template, is a view of."""
-        if t.cell is None:
+        if t._cell is None:
             return
         for kind, number, host in hosts:
-            if host is not t and host.cell is t.cell:
-                found = steps_after(t.steps, host.steps)
+            if host is not t and host._cell is t._cell:
+                found = steps_after(t._steps, host._steps)
                 if found is not None and (kind != "result" or found[0] is not None):
                     self.host, self.steps = (kind, number), found[0]
                     return
@@ -360,7 +360,7 @@ class Template:
         changes = {v: v.bind(values[name]) for name, v in self.variables.items()}
         for param in self.params:
             changes[param] = bases[param.arg.slot]
-        return Tensor.naming(substitute(self.uop, changes) if changes else self.uop, self.flag)
+        return Tensor._naming(substitute(self.uop, changes) if changes else self.uop, self.flag)
 
 
 class InputTemplate:

@@ -111,9 +111,9 @@ class Recording(Generic[T]):
         self.unpacked = [weakref.ref(t) for t in lazy if nodes_of_unpacked(t.uop, ())]
         # Gradients that it adds to, and whose they are.
         self.grads = [
-            (t.ref, grad.ref)
+            (t._ref, grad._ref)
             for ref in list(LIVE)
-            if (t := ref()) is not None and (grad := t.grad) is not None and grad.ref in run.before
+            if (t := ref()) is not None and (grad := t.grad) is not None and grad._ref in run.before
             if not known.keys().isdisjoint(memory_named_by(grad))
         ]
         self.exchanges = storage.EXCHANGES.count
@@ -204,16 +204,16 @@ class Recording(Generic[T]):
         """The result with templates in place of tensors; those from before stay themselves."""
         made: dict[int, Any] = {id(t): InputTemplate(i) for i, t in enumerate(inputs.tensors)}
         outputs = {id(leaf): leaf for _, leaf in leaves(result) if isinstance(leaf, Tensor)}
-        cells = {id(t.cell) for t in outputs.values() if t.cell is not None}
+        cells = {id(t._cell) for t in outputs.values() if t._cell is not None}
         before = [t for ref in run.before if (t := ref()) is not None]
-        shown = [t for t in before if id(t.cell) in cells and t.cell is not None]
+        shown = [t for t in before if id(t._cell) in cells and t._cell is not None]
         self.shown = [weakref.ref(t) for t in shown]
         hosts: list[tuple[str, int, Any]] = [
             *[("input", i, t) for i, t in enumerate(inputs.tensors)],
             *[("before", i, t) for i, t in enumerate(shown)],
             *sorted(
                 [("result", i, t) for i, t in enumerate(outputs.values())],
-                key=lambda host: len(listed(host[2].steps)),
+                key=lambda host: len(listed(host[2]._steps)),
             ),
         ]
         known = {id(t) for ref in run.before if (t := ref()) is not None}
@@ -261,7 +261,7 @@ class Recording(Generic[T]):
         self.exchanges = storage.EXCHANGES.count
         for owner, grad in self.grads:
             t = owner()
-            if t is not None and (t.grad is None or t.grad.ref is not grad):
+            if t is not None and (t.grad is None or t.grad._ref is not grad):
                 return f"another gradient of {t!r}"
         return None
 
@@ -305,10 +305,10 @@ class Recording(Generic[T]):
         """Makes tensors anew that show what was written in a way that is computed."""
         before = [t for s in self.states if (t := s.ref()) is not None]
         for t in [*inputs.tensors, *before]:
-            if t.cell is not None:
-                t.leave()
-            if t.cell is not None and memory_of_whole(t):
-                t.cell.renew(t.cell.root)
+            if t._cell is not None:
+                t._leave()
+            if t._cell is not None and memory_of_whole(t):
+                t._cell.renew(t._cell.root)
 
     def fill(self, bases: list[UOp], tensors: list[Tensor], values: dict[str, int]) -> T:
         """The result over the memory in its places, and over these inputs."""
@@ -356,7 +356,7 @@ class Filling:
         found = self.filled.get(id(leaf))
         if found is None:
             host = self.host_of(leaf)
-            found = self.made(leaf) if host is None else host.view_by(leaf.steps, leaf.flag)
+            found = self.made(leaf) if host is None else host._view_by(leaf.steps, leaf.flag)
             self.filled[id(leaf)] = found
         return found
 
@@ -375,7 +375,7 @@ class Filling:
         slot, shape = leaf.whole or (0, None)
         k = slot - recording.n_inputs
         if k >= 0 and leaf.whole is not None and shape == recording.places[k].shape:
-            return Tensor.naming(self.current[k].view, leaf.flag)
+            return Tensor._naming(self.current[k].view, leaf.flag)
         found = leaf.fill(self.memory, self.values)
         if leaf.whole is None and is_view(found.uop):
             base = found.uop.base
@@ -383,5 +383,5 @@ class Filling:
                 cell = self.cells.get(id(base))
                 if cell is None:
                     cell = self.cells[id(base)] = new_cell(base)
-                found.join(cell, steps_to(found.uop, base))
+                found._join(cell, steps_to(found.uop, base))
         return found

@@ -57,7 +57,7 @@ class CachedResult:
         self.buffer = buffer
         self.handle = buffer.handle
         self.base = UOp.new_buffer(buffer.device, buffer.size, buffer.dtype)
-        self.view = self.base if shape is None else self.base.mop(Ops.RESHAPE, shape)
+        self.view = self.base if shape is None else self.base._mop(Ops.RESHAPE, shape)
         storage.attach(self.base, buffer)
         if gradient:
             storage.NO_GRADIENT.add(self.base)
@@ -74,9 +74,9 @@ class CachedResult:
         """0 when nobody else has the result, by tensor, node or bytes, and its memory is there."""
         buffer, tensor = self.buffer, self.tensor
         if tensor is not None:
-            if tensor.cell is not None:
+            if tensor._cell is not None:
                 # A view of it that is gone has left the mark of one.
-                tensor.leave()
+                tensor._leave()
             # Known here alone; weakly as one of all tensors.
             if getrefcount(tensor) != KNOWN_HERE or getweakrefcount(tensor) != 1:
                 return 1

@@ -35,7 +35,7 @@ class ActivationMixin(ContractMixin):
         """
         if self.dtype.kind != "float":
             return (self > 0).where(self, 0)
-        return self.derive(rectified(self.uop))
+        return self._derive(rectified(self.uop))
 
     def relu6(self) -> Self:
         """Held between 0 and 6.
@@ -59,7 +59,7 @@ class ActivationMixin(ContractMixin):
         if self.dtype.kind != "float" or alpha <= 0:
             return hold_between(self * alpha + beta, 0, 1)
         # No gradient passes NaN.
-        line = self.with_slope(self, self.ne(self)) * alpha + beta
+        line = self._with_slope(self, self.ne(self)) * alpha + beta
         # Where the line ends is asked of self, which has not been rounded.
         low, high = neighbour(-beta / alpha, self.dtype, True), (1 - beta) / alpha
         inside = (self > neighbour(high, self.dtype, False)).where(1, line)
@@ -77,7 +77,7 @@ class ActivationMixin(ContractMixin):
 
         Shapes: self [*s] -> [*s].
         """
-        negative, small = decaying_exp(self.floating())
+        negative, small = decaying_exp(self._floating())
         return negative.where(small, 1) / (small + 1)
 
     def swish(self) -> Self:
@@ -99,7 +99,7 @@ class ActivationMixin(ContractMixin):
 
         Shapes: self [*s] -> [*s].
         """
-        x = self.floating()
+        x = self._floating()
         if beta == 0:
             raise ArgumentError("softplus: beta is 0; another number is wanted")
         if beta != 1:
@@ -112,7 +112,7 @@ class ActivationMixin(ContractMixin):
 
         Shapes: self [*s] -> [*s].
         """
-        negative, small = decaying_exp(self.floating())
+        negative, small = decaying_exp(self._floating())
         return negative.where(self, 0) - log_one_plus(small)
 
     def softsign(self) -> Self:
@@ -120,10 +120,10 @@ class ActivationMixin(ContractMixin):
 
         Shapes: self [*s] -> [*s].
         """
-        x = self.floating()
+        x = self._floating()
         whole = x.abs() + 1
         inverse = whole.reciprocal()
-        return x.with_slope(x / whole, inverse * inverse)
+        return x._with_slope(x / whole, inverse * inverse)
 
     @through_float32
     def gelu(self) -> Self:
@@ -148,7 +148,7 @@ class ActivationMixin(ContractMixin):
 
         Shapes: self [*s] -> [*s].
         """
-        positive, fall = fall_below_zero(self.floating(), 1.0)
+        positive, fall = fall_below_zero(self._floating(), 1.0)
         return positive.where(self, fall * alpha)
 
     def celu(self, alpha: float = 1.0) -> Self:
@@ -156,7 +156,7 @@ class ActivationMixin(ContractMixin):
 
         Shapes: self [*s] -> [*s].
         """
-        positive, fall = fall_below_zero(self.floating(), 1 / alpha)
+        positive, fall = fall_below_zero(self._floating(), 1 / alpha)
         return positive.where(self, fall * alpha)
 
     def selu(self, alpha: float = 1.67326, gamma: float = 1.0507) -> Self:
@@ -188,7 +188,7 @@ class ActivationMixin(ContractMixin):
         Shapes: self [*b, n] -> [*b, n].
         Dtype: `dtype`, else that of self; computed in at least float32.
         """
-        x, result = self.widened(dtype)
+        x, result = self._widened(dtype)
         _, powers, total = shifted_exp(x, axis)
         return (powers * total.reciprocal()).cast(result)
 
@@ -198,7 +198,7 @@ class ActivationMixin(ContractMixin):
         Shapes: self [*b, n] -> [*b, n].
         Dtype: `dtype`, else that of self; computed in at least float32.
         """
-        x, result = self.widened(dtype)
+        x, result = self._widened(dtype)
         shifted, _, total = shifted_exp(x, axis)
         return (shifted - total.log()).cast(result)
 
@@ -207,7 +207,7 @@ class ActivationMixin(ContractMixin):
 
         Shapes: self [*b, n], axis=-1 -> [*b].
         """
-        x, result = self.widened(None)
+        x, result = self._widened(None)
         most = x.max(axis, keepdim=True).detach()
         # Of infinities the difference is NaN, while their own exponentials are right.
         most = most.isinf().where(0, most)
@@ -215,12 +215,12 @@ class ActivationMixin(ContractMixin):
         total = total.cast(result)
         if keepdim:
             return total
-        axes = self.resolve_axes(axis, "logsumexp")
+        axes = self._resolve_axes(axis, "logsumexp")
         return total.reshape(tuple([s for a, s in enumerate(total.shape) if a not in axes]))
 
-    def widened(self, dtype: DTypeLike | None) -> tuple[Self, Any]:
+    def _widened(self, dtype: DTypeLike | None) -> tuple[Self, Any]:
         """Self as a float of at least 32 bits, and the dtype that a result should have."""
-        x = self.floating() if dtype is None else self.cast(dtype)
+        x = self._floating() if dtype is None else self.cast(dtype)
         return x.cast(sum_acc_dtype(x.dtype)), x.dtype
 
 
@@ -253,7 +253,7 @@ def hold_between(x: A, low: float, high: float) -> A:
         return (x > low).where((x < high).where(x, high), low)
     held = (x < low).where(low, (x > high).where(high, x))
     ends = (held < neighbour(low, x.dtype, True)) | (held > neighbour(high, x.dtype, False))
-    return x.with_slope(held, ends)
+    return x._with_slope(held, ends)
 
 
 def decaying_exp(x: A) -> tuple[A, A]:
@@ -278,7 +278,7 @@ def fall_below_zero(x: A, rate: float) -> tuple[A, A]:
     below = positive.where(0, x)
     below = below if rate == 1 else below * rate
     half = (below * 0.5).tanh()
-    return positive, below.with_slope(half * 2 / (1 - half), below.exp())
+    return positive, below._with_slope(half * 2 / (1 - half), below.exp())
 
 
 def shifted_exp(x: A, axis: Any) -> tuple[A, A, A]:

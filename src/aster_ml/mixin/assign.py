@@ -97,7 +97,7 @@ def write_file(target: Handle, value: Any) -> None:
     size = prod(target.shape)
     part = storage.buffer_of(node).view(size, target.dtype, start)
     # A number on DISK, and what is read from other files, is made where there are kernels.
-    part.copyin(move(value, "CPU").memory().as_memoryview())
+    part.copyin(move(value, "CPU")._memory().as_memoryview())
     storage.note_overwritten([part])
 
 
@@ -145,7 +145,7 @@ def is_on_disk(handle: Handle) -> bool:
 
 def is_shared(handle: Handle) -> bool:
     """Whether other values name the memory of `handle`: they were equal when it was computed."""
-    u = handle.whole
+    u = handle._whole
     if not shows_memory(u):
         # A view became memory, and what it is a view of did not.
         u = handle.uop
@@ -167,7 +167,7 @@ def is_shared(handle: Handle) -> bool:
         return False
     enter_new()
     return any(
-        other is not handle and (other.cell is None or other.cell is not handle.cell)
+        other is not handle and (other._cell is None or other._cell is not handle._cell)
         for node in named
         for ref in shown_above(node, ONE_TO_ONE)
         if (other := ref()) is not None
@@ -249,18 +249,18 @@ class AssignMixin(IndexMixin, DevicesMixin):
         Raises: ShapeError, DTypeError or DeviceError where `x` does not fit in one of these;
         UnsupportedError for a view that shows one element several times, as expand does.
         """
-        value = self.value_to_write(x)
+        value = self._value_to_write(x)
         if unnamed(value) is unnamed(self.uop):
             return self
         if is_on_disk(self):
             write_file(self, self.from_uop(value, False))
         else:
-            self.write(value)
+            self._write(value)
             if x.__class__ is self.__class__ and x._requires_grad and value.dtype.kind == "float":
-                self.note_written_everywhere()
+                self._note_written_everywhere()
         return self
 
-    def value_to_write(self, x: Any) -> UOp:
+    def _value_to_write(self, x: Any) -> UOp:
         """The node of `x`, checked to fit self."""
         if isinstance(x, (bool, int, float)):
             return self.const_like(x).uop
@@ -272,10 +272,10 @@ class AssignMixin(IndexMixin, DevicesMixin):
                     f"assign: {show_shape(x.shape)} to {show_shape(self.shape)}; the value may "
                     "be repeated, not what is written to"
                 )
-            x = x.broadcast_to(self.shape)
+            x = x._broadcast_to(self.shape)
         if x.dtype is not self.dtype:
             if can_lossless_cast(x.dtype, self.dtype) or are_held(x.uop, self.dtype):
-                return self.value_to_write(x.cast(self.dtype))
+                return self._value_to_write(x.cast(self.dtype))
             raise DTypeError(
                 f"assign: {x.dtype.name} to {self.dtype.name}; "
                 f".cast({self.dtype.name!r}) makes the value fit"
@@ -289,24 +289,24 @@ class AssignMixin(IndexMixin, DevicesMixin):
             )
         return cast(UOp, x.uop)
 
-    def write(self, value: UOp, spans: list[Span] | None = None) -> None:
+    def _write(self, value: UOp, spans: list[Span] | None = None) -> None:
         """Writes `value` to what self shows, or to a part of it."""
         if any([is_zero(s) for s in value.shape]):
             return
-        self.leave()
+        self._leave()
         if self._requires_grad is not True:
-            self.former = None
+            self._former = None
         # What gradients may still need is not written over.
-        is_kept = bool(PASTS.data) and has_past(self.whole)
-        if self.steps is None and spans is None and (is_kept or not is_view(self.whole)):
-            self.note_former()
+        is_kept = bool(PASTS.data) and has_past(self._whole)
+        if self._steps is None and spans is None and (is_kept or not is_view(self._whole)):
+            self._note_former()
             # What has no memory becomes another value; of memory that others name, a copy.
-            self.whole = own_memory(value, self.device) if shows_memory(value) else value
-            if self.former is not None:
+            self._whole = own_memory(value, self.device) if shows_memory(value) else value
+            if self._former is not None:
                 ASSIGNED.add(self.uop)
             return
-        place = self.place_to_write()
-        target = target_in(place, self.steps)
+        place = self._place_to_write()
+        target = target_in(place, self._steps)
         if target is not None and spans is not None:
             cut = cut_spans(target, spans)
             if is_cut_apart(cut):
@@ -321,14 +321,14 @@ class AssignMixin(IndexMixin, DevicesMixin):
         if value.dtype is not place.dtype:
             value = UOp(Ops.BITCAST, place.dtype, (value,))
         if target is None:
-            target, value = place, self.laid_in(place, value)
-        self.whole = place.after(target.store(value))
+            target, value = place, self._laid_in(place, value)
+        self._whole = place.after(target.store(value))
 
-    def place_to_write(self) -> UOp:
+    def _place_to_write(self) -> UOp:
         """The memory of what self is a view of, which nobody else names, as it is now."""
-        whole = without_detach(self.whole)
+        whole = without_detach(self._whole)
         if not is_view(whole) or is_shared(self) or (PASTS.data and has_past(whole)):
-            self.note_former()
+            self._note_former()
             return own_memory(whole, self.device)
         for node in buffers_of(whole):
             take_private_copy(node)
@@ -337,9 +337,9 @@ class AssignMixin(IndexMixin, DevicesMixin):
         found = None if self._requires_grad else settle(whole)
         return whole if found is None else found
 
-    def laid_in(self, place: UOp, value: UOp) -> UOp:
+    def _laid_in(self, place: UOp, value: UOp) -> UOp:
         """The whole `place` with `value` in it where self shows it."""
-        places = places_in(place.shape, self.steps)
+        places = places_in(place.shape, self._steps)
         count = prod(place.shape)
         source, hit = np.zeros(count, np.int32), np.zeros(count, np.bool_)
         source[places], hit[places] = np.arange(len(places)), True
@@ -360,7 +360,7 @@ class AssignMixin(IndexMixin, DevicesMixin):
                 "same shape is wanted"
             )
         if x is not self:
-            self.show(x)
+            self._show(x)
         return self
 
     # by index
@@ -405,9 +405,9 @@ class AssignMixin(IndexMixin, DevicesMixin):
         value = fit_value(value, parsed.shape).reshape(parsed.kept_shape)
         if any(is_zero(s) for s in parsed.kept_shape):
             return
-        self.leave()
-        alone = self.cell is None
-        if target_in(self.whole, self.steps) is None or (
+        self._leave()
+        alone = self._cell is None
+        if target_in(self._whole, self._steps) is None or (
             alone and not is_view(self.uop) and overlays_of(self.uop) < MAX_OVERLAYS
         ):
             self.assign(overlay(self, parsed.spans, value))
@@ -415,11 +415,11 @@ class AssignMixin(IndexMixin, DevicesMixin):
         windows = whole_windows(parsed.spans, self.shape, value)
         if len(windows) > 1:
             # All of them are read before the first is written.
-            windows = [(spans, part.own()) for spans, part in windows]
+            windows = [(spans, part._own()) for spans, part in windows]
         for spans, part in windows:
-            self.write(part.uop, spans)
+            self._write(part.uop, spans)
         if value._requires_grad:
-            self.note_written_everywhere()
+            self._note_written_everywhere()
 
     # in place
 
@@ -475,7 +475,7 @@ def value_like(x: Any, v: Any) -> Any:
     Raises: NumberRangeError for a number, or one in a list, that an int dtype does not hold.
     """
     if isinstance(v, (bool, int, float)):
-        return x.full_of((), v)
+        return x._full_of((), v)
     if isinstance(v, (list, tuple)):
         v = array_of_list(v, x.dtype, wraps=False)
     return x.__class__(v, device=x.device, dtype=x.dtype)
@@ -490,7 +490,7 @@ def fit_value(value: Any, shape: tuple[Any, ...]) -> Any:
             f"assign: a value of {show_shape(value.shape)} to a part of "
             f"{show_shape(shape)}; the value may be repeated, not the part"
         )
-    return value.broadcast_to(shape)
+    return value._broadcast_to(shape)
 
 
 def whole_windows(
@@ -525,7 +525,7 @@ def whole_windows(
 
 def overlay(x: Any, spans: list[Span], value: Any) -> Any:
     """`x` with `value` in place of the spans, as a new value."""
-    inside = value.from_uop(UOp.const(dtypes.bool, True), False).broadcast_to(value.shape)
+    inside = value.from_uop(UOp.const(dtypes.bool, True), False)._broadcast_to(value.shape)
     return laid_out(inside, spans, x.shape).where(laid_out(value, spans, x.shape), x)
 
 
@@ -545,15 +545,15 @@ def laid_out(value: Any, spans: list[Span], shape: tuple[Any, ...]) -> Any:
         joined.append(span.count * step)
         lengths.append(length)
         edges.append((start, size - start - length))
-    value = value.reshape(tuple(wide)).pad_zeros(gaps).reshape(tuple(joined))
-    value = value.shrink([(0, length) for length in lengths]).pad_zeros(edges)
+    value = value.reshape(tuple(wide))._pad_zeros(gaps).reshape(tuple(joined))
+    value = value.shrink([(0, length) for length in lengths])._pad_zeros(edges)
     flips = tuple([i for i, span in enumerate(spans) if span.step < 0])
     return value.flip(flips) if flips else value
 
 
 def scatter_picked(x: Any, parsed: Parsed, value: Any) -> Any:
     """`x` with `value` where tensors of indices say; of equal indices the last one counts."""
-    cut = x.derive(cut_spans(x.uop, parsed.spans).reshape(parsed.shape))
+    cut = x._derive(cut_spans(x.uop, parsed.spans).reshape(parsed.shape))
     picked = parsed.picked
     axes = [axis for axis, _ in picked]
     common = common_shape(picked)
@@ -607,20 +607,20 @@ def last_hits(
     valid: UOp | None = None
     for (_, p), size in zip(picked, sizes, strict=True):
         node, ok = index_node(p.index.uop, size, p.checked)
-        node = node.broadcast_to(common)
+        node = node._broadcast_to(common)
         if linear is None:
             linear = node
         else:
             linear = index_alu(Ops.ADD, index_alu(Ops.MUL, linear, to_uop(size)), node)
         if ok is not None:
-            ok = ok.broadcast_to(common)
+            ok = ok._broadcast_to(common)
             valid = ok if valid is None else valid.alu(Ops.AND, ok)
     assert linear is not None
-    numbers = x.arange(1, count + 1, device=x.device, dtype=dtypes.int32).broadcast_to((count,))
+    numbers = x.arange(1, count + 1, device=x.device, dtype=dtypes.int32)._broadcast_to((count,))
     if valid is not None:
-        numbers = x.from_uop(valid, False).reshape((count,)).where(numbers, numbers.scalar(0))
-    at = linear.mop(Ops.RESHAPE, (count,))
-    last = numbers.derive(numbers.uop.scatter_at(max_shape((places,)), at, op=Ops.MAX))
+        numbers = x.from_uop(valid, False).reshape((count,)).where(numbers, numbers._scalar(0))
+    at = linear._mop(Ops.RESHAPE, (count,))
+    last = numbers._derive(numbers.uop.scatter_at(max_shape((places,)), at, op=Ops.MAX))
     if last.shape != (places,):
         last = last.shrink([(0, places)])
     return last > 0, last.maximum(1) - 1

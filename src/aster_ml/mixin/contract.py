@@ -71,13 +71,13 @@ class ContractMixin(PoolMixin):
         rows, columns = xs[-2:-1], ws[-1:] if len(ws) > 1 else ()
         if columns:
             last = len(ws) - 1
-            right = right.mop(Ops.PERMUTE, (*range(last - 1), last, last - 1))
+            right = right._mop(Ops.PERMUTE, (*range(last - 1), last, last - 1))
         # [*b, n, 1, k] and [*b, 1, m, k], spread over [*b, n, m, k].
         left = left.shaped((*xs[:-1], *(1,) * len(columns), k))
         right = right.shaped((*ws[:-2], *(1,) * len(rows), *columns, k))
         if len(xs) <= 2 and len(ws) <= 2 and left.device == right.device:
             spread = (*rows, *columns, k)
-            factors: tuple[UOp, ...] = (left.broadcast_to(spread), right.broadcast_to(spread))
+            factors: tuple[UOp, ...] = (left._broadcast_to(spread), right._broadcast_to(spread))
         else:
             factors = broadcast_all("matmul", (left, right))
         product = UOp(Ops.MUL, wide, factors)
@@ -86,9 +86,9 @@ class ContractMixin(PoolMixin):
         if k.__class__ is int and k > 1 and 0 not in shape:
             total = UOp(Ops.REDUCE, wide, (product,), ReduceArg(Ops.ADD, (len(shape) - 1,)))
             total._shape, total._device = (*shape[:-1], 1), product._device
-            value = x.derive_with(total.mop(Ops.RESHAPE, shape[:-1]), w)
+            value = x._derive_with(total._mop(Ops.RESHAPE, shape[:-1]), w)
         else:
-            value = x.derive_with(product, w).sum(-1, dtype=wide)
+            value = x._derive_with(product, w).sum(-1, dtype=wide)
         return value if result is wide else value.cast(result)
 
     def matmul(self, x: Self, reverse: bool = False, dtype: DTypeLike | None = None) -> Self:
@@ -217,7 +217,7 @@ class ContractMixin(PoolMixin):
                 made = winograd.winograd(
                     cast_node(x.uop, wide), cast_node(weight.uop, wide), pads, groups, way
                 )
-                out = x.derive_with(made, weight).cast(result)
+                out = x._derive_with(made, weight).cast(result)
                 return out if bias is None else out + bias.reshape((1, -1, 1, 1))
         x = windows_of(pad_last(x.cast(wide), pads), kernel, *steps, "conv")
         sizes = x.shape[2 : 2 + dims]
@@ -383,7 +383,7 @@ def diagonal_of(x: C, i: int, j: int) -> C:
     rest = [a for a in range(len(x.shape)) if a not in (i, j)]
     lead = tuple([x.shape[a] for a in rest])
     x = x.permute((*rest, i, j)).reshape((*lead, n * n))
-    x = x.pad_zeros([*[(0, 0)] * len(lead), (0, n)]).reshape((*lead, n, n + 1))
+    x = x._pad_zeros([*[(0, 0)] * len(lead), (0, n)]).reshape((*lead, n, n + 1))
     return x.shrink([*[None] * (len(lead) + 1), (0, 1)]).reshape((*lead, n))
 
 

@@ -51,7 +51,7 @@ class CreateMixin(Handle):
         sizes = shape_of("empty", shape)
         element = dtypes.default_float if dtype is None else to_dtype(dtype)
         uop = UOp.new_memory(Device.canonicalize(device), sizes, element)
-        return cls.naming(uop, requires_grad)
+        return cls._naming(uop, requires_grad)
 
     @classmethod
     def full(
@@ -70,7 +70,7 @@ class CreateMixin(Handle):
         """
         sizes = shape_of("full", shape if isinstance(shape, (tuple, list)) else (shape,))
         if isinstance(fill_value, Handle):
-            made = cls.naming(name_of(fill_value.uop, "view"), fill_value._requires_grad)
+            made = cls._naming(name_of(fill_value.uop, "view"), fill_value._requires_grad)
             value = made if dtype is None else made.cast(dtype)
         elif is_symbolic(fill_value):
             element = None if dtype is None else to_dtype(dtype)
@@ -81,7 +81,7 @@ class CreateMixin(Handle):
             element = number_dtype(fill_value) if dtype is None else to_dtype(dtype)
             value = cls.from_uop(device_constant(fill_value, element, Device.canonicalize(device)))
         result = value.expand(sizes)
-        result.rename(result.uop)
+        result._rename(result.uop)
         result.requires_grad = requires_grad
         return result
 
@@ -222,7 +222,7 @@ class CreateMixin(Handle):
         buffer = Buffer(
             Device.canonicalize(device), count, element, opaque=np.ctypeslib.as_array(memory)
         )
-        return cls.naming(shaped_buffer(buffer, sizes))
+        return cls._naming(shaped_buffer(buffer, sizes))
 
     @classmethod
     def from_file(
@@ -247,7 +247,7 @@ class CreateMixin(Handle):
             raise ArgumentError(f"from_file: {filename!r}; the name of a file is wanted")
         element = dtypes.uint8 if dtype is None else to_dtype(dtype)
         place = Device.canonicalize(device)
-        return cls.naming(node_of_map(pathlib.Path(filename), element, place))
+        return cls._naming(node_of_map(pathlib.Path(filename), element, place))
 
     # like another tensor
 
@@ -258,13 +258,13 @@ class CreateMixin(Handle):
         """
         kwargs.setdefault("dtype", self.dtype)
         if self.device.__class__ is tuple and not isinstance(fill_value, Handle):
-            return self.made_on_each(
+            return self._made_on_each(
                 "full_like", lambda shape, **at: self.full(shape, fill_value, **at), kwargs
             )
         kwargs.setdefault("device", self.device)
         return self.full(self.shape, fill_value, **kwargs)
 
-    def made_on_each(self, what: str, make: Callable[..., Any], kwargs: dict[str, Any]) -> Self:
+    def _made_on_each(self, what: str, make: Callable[..., Any], kwargs: dict[str, Any]) -> Self:
         """Calls `make(shape, device=...)` for the part of self that each device has."""
         devices, axis = self.device, self.uop.axis
         if "device" in kwargs:
@@ -276,7 +276,7 @@ class CreateMixin(Handle):
         count = len(devices)
         local = tuple([s // count if i == axis else s for i, s in enumerate(self.shape)])
         first, *rest = [make(local, device=d, **kwargs).uop for d in devices]
-        result = self.naming(first.beside(rest, axis))
+        result = self._naming(first.beside(rest, axis))
         result.requires_grad = flag
         return result
 
@@ -301,7 +301,7 @@ class CreateMixin(Handle):
         """
         kwargs.setdefault("dtype", self.dtype)
         if self.device.__class__ is tuple:
-            return self.made_on_each("empty_like", self.empty, kwargs)
+            return self._made_on_each("empty_like", self.empty, kwargs)
         kwargs.setdefault("device", self.device)
         return self.empty(self.shape, **kwargs)
 
@@ -340,7 +340,7 @@ def arange_node(start: Any, step: Any, count: Any, dtype: DType, device: str) ->
     Counted in ints as far as possible; a constant in the sum says on which device it all is.
     """
     if isinstance(count, int) and count == 0:
-        return device_constant(0, dtype, device).mop(Ops.RESHAPE, (1,)).mop(Ops.EXPAND, (0,))
+        return device_constant(0, dtype, device)._mop(Ops.RESHAPE, (1,))._mop(Ops.EXPAND, (0,))
     whole = all(isinstance(v, int) or is_symbolic(v) for v in (start, step))
     far = 0
     if whole:

@@ -212,7 +212,7 @@ def shaped_buffer(buffer: Buffer, shape: tuple[int, ...]) -> UOp:
     """The node of memory that exists, with a shape."""
     node = UOp.new_buffer(buffer.device, buffer.size, buffer.dtype)
     storage.attach(node, buffer)
-    return node if shape == (buffer.size,) else node.mop(Ops.RESHAPE, shape)
+    return node if shape == (buffer.size,) else node._mop(Ops.RESHAPE, shape)
 
 
 def converted(array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:

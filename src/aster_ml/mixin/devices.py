@@ -40,12 +40,12 @@ def move(x: Any, device: Place) -> Any:
         # A file is filled from memory: nothing is computed there, and a number takes memory too.
         apart = x.device.__class__ is tuple or x.device.startswith(("DISK", "NPY"))
         uop = (move(x, "CPU") if apart else x).uop
-        return x.derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,)).copy_to(device))
+        return x._derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,)).copy_to(device))
     if number_everywhere(x.uop):
         value = x.full(x.shape, x.uop.base.arg, dtype=x.dtype, device=device)
         value._requires_grad = x._requires_grad
         return value
-    return x.derive(x.uop.copy_to(device) if isinstance(device, str) else x.uop.shard(device))
+    return x._derive(x.uop.copy_to(device) if isinstance(device, str) else x.uop.shard(device))
 
 
 class DevicesMixin(Handle):
@@ -66,7 +66,7 @@ class DevicesMixin(Handle):
 
         Shapes: self [*s], device="CPU" -> [*s].
         """
-        self.rename(self.to(device).uop)
+        self._rename(self.to(device).uop)
         return self
 
     def shard(self, devices: Any, axis: int | None = None) -> Self:
@@ -86,7 +86,7 @@ class DevicesMixin(Handle):
             return self.to(place)
         count = len(place)
         if axis is not None:
-            axis = self.resolve_axis(axis, "shard")
+            axis = self._resolve_axis(axis, "shard")
             size = self.shape[axis]
             if not isinstance(size, int) or size % count:
                 raise ShapeError(
@@ -95,7 +95,7 @@ class DevicesMixin(Handle):
                     "devices"
                 )
         if not number_everywhere(self.uop):
-            return self.derive(self.uop.shard(place, axis))
+            return self._derive(self.uop.shard(place, axis))
         local = tuple([s // count if i == axis else s for i, s in enumerate(self.shape)])
         value = self.uop.base.arg
         parts = [self.full(local, value, dtype=self.dtype, device=d).uop for d in place]  # type: ignore[attr-defined]
@@ -106,7 +106,7 @@ class DevicesMixin(Handle):
 
         Shapes: self [n, m], devices=("CPU", "CPU:1") -> [n, m].
         """
-        self.rename(self.shard(devices, axis).uop)
+        self._rename(self.shard(devices, axis).uop)
         return self
 
     def shard_like(self, y: Any) -> Self:

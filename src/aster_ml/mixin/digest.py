@@ -86,8 +86,8 @@ class DigestMixin(JoinMixin, MathMixin):
             raise ArgumentError(
                 f"keccak: blocks of {rate} bytes; a multiple of 8 below 200 would do"
             )
-        *lead, length = self.bytes_of("keccak").shape
-        data: Any = self.bytes_of("keccak").reshape((-1, length) if length else (prod(lead), 0))
+        *lead, length = self._bytes_of("keccak").shape
+        data: Any = self._bytes_of("keccak").reshape((-1, length) if length else (prod(lead), 0))
         rows, count = data.shape[0], length // rate + 1
         ending = np.zeros(count * rate - length, dtype=np.uint8)
         ending[0] ^= suffix
@@ -96,11 +96,11 @@ class DigestMixin(JoinMixin, MathMixin):
         behind = make(ending, self.device).reshape((1, -1)).expand((rows, ending.size))
         padded = data.cat(behind, dim=1).reshape((rows, count, rate))
         blocks = padded.pad(((0, 0), (0, 0), (0, STATE_NBYTES - rate))).bitcast(dtypes.uint64)
-        state = self.permuted_state(blocks.contiguous(), count)
+        state = self._permuted_state(blocks.contiguous(), count)
         digest = state.bitcast(dtypes.uint8).shrink((None, (0, (STATE_NBYTES - rate) // 2)))
         return digest.reshape((*lead, digest.shape[1]))  # type: ignore[no-any-return]
 
-    def bytes_of(self, what: str) -> Self:
+    def _bytes_of(self, what: str) -> Self:
         """The elements as bytes along the last axis."""
         if not self.shape or not all(isinstance(size, int) for size in self.shape):
             raise ShapeError(
@@ -111,7 +111,7 @@ class DigestMixin(JoinMixin, MathMixin):
             return self.cast(dtypes.uint8)
         return self.detach().bitcast(dtypes.uint8)
 
-    def permuted_state(self, blocks: Any, count: int) -> Any:
+    def _permuted_state(self, blocks: Any, count: int) -> Any:
         """The state after all blocks have been taken in, one after the other."""
         make: Any = self.__class__
         source, amount = rotations()
@@ -161,7 +161,7 @@ class DigestMixin(JoinMixin, MathMixin):
 
         Dtype: uint8.
         """
-        data: Any = self.contiguous().reshape((-1,)).bytes_of("hash")
+        data: Any = self.contiguous().reshape((-1,))._bytes_of("hash")
         while True:
             chunks = max(ceildiv(data.shape[0], self.CHUNK_SIZE), 1)
             data = data.pad(((0, chunks * self.CHUNK_SIZE - data.shape[0]),))

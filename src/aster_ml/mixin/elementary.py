@@ -24,16 +24,16 @@ class ElementaryMixin(MathMixin):
 
     __slots__ = ()
 
-    def of_two(self, other: Self, value: Self, slope: Self, other_slope: Self) -> Self:
+    def _of_two(self, other: Self, value: Self, slope: Self, other_slope: Self) -> Self:
         """`value`, a function of self and `other`, with its slopes for both."""
         nodes = (value.uop, self.uop, slope.uop, other.uop, other_slope.uop)
-        return self.derive_with(UOp(Ops.DETACH, value.dtype, nodes), other)
+        return self._derive_with(UOp(Ops.DETACH, value.dtype, nodes), other)
 
-    def float_pair(self, other: Any) -> tuple[Self, Self, Any]:
+    def _float_pair(self, other: Any) -> tuple[Self, Self, Any]:
         """Self and `other` as floats of at least 32 bits, and the dtype of a result."""
-        x, y = self.floating().broadcasted(other)
+        x, y = self._floating()._broadcasted(other)
         if y.dtype.kind != "float":
-            x, y = x.broadcasted(y.cast(x.dtype))
+            x, y = x._broadcasted(y.cast(x.dtype))
         dtype = x.dtype
         wide = dtypes.float32 if dtype.itemsize < 4 else dtype
         return x.cast(wide), y.cast(wide), dtype
@@ -49,9 +49,9 @@ class ElementaryMixin(MathMixin):
         inner = x.alu(Ops.MAX, -x) < 1
         near = inner.where(x, 0)
         half = near * 0.5
-        small = half.sinh_value() * half.exp() * 2
+        small = half._sinh_value() * half.exp() * 2
         value = inner.where(x.eq(0).where(x, small), x.exp() - 1)
-        return self.with_slope(value, x.exp())
+        return self._with_slope(value, x.exp())
 
     @through_float32
     def log1p(self) -> Self:
@@ -61,8 +61,8 @@ class ElementaryMixin(MathMixin):
         Error: 4 ULP.
         """
         x = self.detach()
-        value = x.eq(0).where(x, x.log_of_one_plus())
-        return self.with_slope(x.eq(-1).where(-math.inf, value), (x + 1).reciprocal())
+        value = x.eq(0).where(x, x._log_of_one_plus())
+        return self._with_slope(x.eq(-1).where(-math.inf, value), (x + 1).reciprocal())
 
     def hypot(self, other: Any) -> Self:
         """The square root of self**2 + other**2, without overflow; infinite where either is.
@@ -70,7 +70,7 @@ class ElementaryMixin(MathMixin):
         Shapes: self [*b, n], other [*b, n] -> [*b, n]; b broadcasts.
         Error: 3 ULP.
         """
-        x, y, dtype = self.float_pair(other)
+        x, y, dtype = self._float_pair(other)
         a, b = x.detach().abs(), y.detach().abs()
         swapped = a < b
         large, small = swapped.where(b, a), swapped.where(a, b)
@@ -80,7 +80,7 @@ class ElementaryMixin(MathMixin):
         value = (a.isnan() | b.isnan()).where(math.nan, value)
         value = (a.isinf() | b.isinf()).where(math.inf, value)
         below = value.eq(0).where(1, value)
-        return x.of_two(y, value, x.detach() / below, y.detach() / below).cast(dtype)
+        return x._of_two(y, value, x.detach() / below, y.detach() / below).cast(dtype)
 
     def atan2(self, other: Any) -> Self:
         """The angle of the point (other, self), from -pi to pi; self is the sine's side.
@@ -88,7 +88,7 @@ class ElementaryMixin(MathMixin):
         Shapes: self [*b, n], other [*b, n] -> [*b, n]; b broadcasts.
         Error: 4 ULP in float32.
         """
-        y, x, dtype = self.float_pair(other)
+        y, x, dtype = self._float_pair(other)
         b, a = y.detach().abs(), x.detach().abs()
         steep = a < b
         large, small = steep.where(b, a), steep.where(a, b)
@@ -97,12 +97,12 @@ class ElementaryMixin(MathMixin):
         ratio = both.where(1, none.where(0, small) / none.where(1, both.where(1, large)))
         angle = ratio.atan()
         angle = steep.where(math.pi / 2 - angle, angle)
-        left = x.ufix(1.0).broadcast_to(x.shape).copysign(x) < 0
+        left = x.ufix(1.0)._broadcast_to(x.shape).copysign(x) < 0
         angle = left.where(math.pi - angle, angle).copysign(y)
         angle = (a.isnan() | b.isnan()).where(math.nan, angle)
         square = x.detach().square() + y.detach().square()
         square = square.eq(0).where(math.nan, square)
-        found = y.of_two(x, angle.detach(), x.detach() / square, -y.detach() / square)
+        found = y._of_two(x, angle.detach(), x.detach() / square, -y.detach() / square)
         return found.cast(dtype)
 
     def nextafter(self, other: Any) -> Self:
@@ -110,13 +110,13 @@ class ElementaryMixin(MathMixin):
 
         Shapes: self [*b, n], other [*b, n] -> [*b, n]; b broadcasts.
         """
-        x, y = self.floating().detach().broadcasted(other)
+        x, y = self._floating().detach()._broadcasted(other)
         ints = INTS[x.dtype.itemsize]
         bits = x.contiguous().bitcast(ints)
         outwards = (y > x).eq(x > 0)
         moved = outwards.where(bits + 1, bits - 1)
         # Away from either zero lies the least number of the sign of `other`.
-        first = (y > 0).where(moved.full_of((), 1), moved.full_of((), dtypes.min(ints) + 1))
+        first = (y > 0).where(moved._full_of((), 1), moved._full_of((), dtypes.min(ints) + 1))
         moved = x.eq(0).where(first, moved).contiguous().bitcast(x.dtype)
         found = x.eq(y).where(y, moved)
         return (x.isnan() | y.isnan()).where(math.nan, found)
@@ -127,7 +127,7 @@ class ElementaryMixin(MathMixin):
         Shapes: self [*b, n], axis=-1 -> [*b, n - 1]; n >= 1.
         Source: numpy.diff.
         """
-        axis = self.resolve_axis(axis, "diff")
+        axis = self._resolve_axis(axis, "diff")
         ends: list[Any] = [x for x in (prepend, self, append) if x is not None]
         x: Any = ends[0] if len(ends) == 1 else ends[0].cat(*ends[1:], dim=axis)
         for _ in range(n):

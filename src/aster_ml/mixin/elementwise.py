@@ -1,7 +1,7 @@
 """Elementwise vocabulary shared by UOp and Tensor, all over the one primitive `alu`.
 
-A class that mixes this in gives `alu`, `const_like`, `ufix`, `cast` and `dtype`; `binop` is where a
-Tensor adds broadcasting and promotion.
+A class that mixes this in gives `alu`, `const_like`, `ufix`, `cast` and `dtype`; `_binop` is where
+a Tensor adds broadcasting and promotion.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ElementwiseMixin(OwnMixin):
         """The value as another dtype."""
         raise NotImplementedError
 
-    def binop(self, op: Ops, x: Any, reverse: bool = False) -> Self:
+    def _binop(self, op: Ops, x: Any, reverse: bool = False) -> Self:
         """`op` of self and `x` (of `x` and self when `reverse`)."""
         other = self.ufix(x)
         return other.alu(op, self) if reverse else self.alu(op, other)
@@ -45,51 +45,51 @@ class ElementwiseMixin(OwnMixin):
 
     def add(self, x: Any, reverse: bool = False) -> Self:
         """self + x."""
-        return self.binop(Ops.ADD, x, reverse)
+        return self._binop(Ops.ADD, x, reverse)
 
     def sub(self, x: Any, reverse: bool = False) -> Self:
         """self - x."""
-        return self.binop(Ops.SUB, x, reverse)
+        return self._binop(Ops.SUB, x, reverse)
 
     def mul(self, x: Any, reverse: bool = False) -> Self:
         """self * x."""
-        return self.binop(Ops.MUL, x, reverse)
+        return self._binop(Ops.MUL, x, reverse)
 
     def div(self, x: Any, reverse: bool = False) -> Self:
         """self / x of floats."""
-        return self.binop(Ops.FDIV, x, reverse)
+        return self._binop(Ops.FDIV, x, reverse)
 
     def idiv(self, x: Any, reverse: bool = False) -> Self:
         """self / x on integers, rounded towards zero."""
-        return self.binop(Ops.IDIV, x, reverse)
+        return self._binop(Ops.IDIV, x, reverse)
 
     def mod(self, x: Any, reverse: bool = False) -> Self:
         """The remainder that goes with `idiv`."""
-        return self.binop(Ops.MOD, x, reverse)
+        return self._binop(Ops.MOD, x, reverse)
 
     def maximum(self, x: Any) -> Self:
         """The larger of self and x; NaN if either is."""
-        return self.binop(Ops.MAX, x)
+        return self._binop(Ops.MAX, x)
 
     def bitwise_and(self, x: Any, reverse: bool = False) -> Self:
         """self & x, of ints or bools."""
-        return self.binop(Ops.AND, x, reverse)
+        return self._binop(Ops.AND, x, reverse)
 
     def bitwise_or(self, x: Any, reverse: bool = False) -> Self:
         """self | x, of ints or bools."""
-        return self.binop(Ops.OR, x, reverse)
+        return self._binop(Ops.OR, x, reverse)
 
     def bitwise_xor(self, x: Any, reverse: bool = False) -> Self:
         """self ^ x, of ints or bools."""
-        return self.binop(Ops.XOR, x, reverse)
+        return self._binop(Ops.XOR, x, reverse)
 
     def lshift(self, x: Any, reverse: bool = False) -> Self:
         """self << x."""
-        return self.binop(Ops.SHL, x, reverse)
+        return self._binop(Ops.SHL, x, reverse)
 
     def rshift(self, x: Any, reverse: bool = False) -> Self:
         """self >> x."""
-        return self.binop(Ops.SHR, x, reverse)
+        return self._binop(Ops.SHR, x, reverse)
 
     def neg(self) -> Self:
         """-self; of a bool, not self."""
@@ -98,13 +98,13 @@ class ElementwiseMixin(OwnMixin):
     def logical_not(self) -> Self:
         """True where self is zero or False."""
         as_bool = self if self.dtype is dtypes.bool else self.cast(dtypes.bool)
-        return as_bool.binop(Ops.CMPNE, True)
+        return as_bool._binop(Ops.CMPNE, True)
 
     def __add__(self, x: Any) -> Self:
-        return self.binop(Ops.ADD, x)
+        return self._binop(Ops.ADD, x)
 
     def __radd__(self, x: Any) -> Self:
-        return self.binop(Ops.ADD, x, True)
+        return self._binop(Ops.ADD, x, True)
 
     def __sub__(self, x: Any) -> Self:
         return self.sub(x)
@@ -113,10 +113,10 @@ class ElementwiseMixin(OwnMixin):
         return self.sub(x, True)
 
     def __mul__(self, x: Any) -> Self:
-        return self.binop(Ops.MUL, x)
+        return self._binop(Ops.MUL, x)
 
     def __rmul__(self, x: Any) -> Self:
-        return self.binop(Ops.MUL, x, True)
+        return self._binop(Ops.MUL, x, True)
 
     def __truediv__(self, x: Any) -> Self:
         return self.div(x)
@@ -173,24 +173,24 @@ class ElementwiseMixin(OwnMixin):
         return self.neg()
 
     def __lt__(self, x: Any) -> Self:
-        return self.binop(Ops.CMPLT, x)
+        return self._binop(Ops.CMPLT, x)
 
     def __gt__(self, x: Any) -> Self:
-        return self.binop(Ops.CMPLT, x, True)
+        return self._binop(Ops.CMPLT, x, True)
 
     def __ge__(self, x: Any) -> Self:
-        return self.binop(Ops.CMPLT, x).logical_not()
+        return self._binop(Ops.CMPLT, x).logical_not()
 
     def __le__(self, x: Any) -> Self:
-        return self.binop(Ops.CMPLT, x, True).logical_not()
+        return self._binop(Ops.CMPLT, x, True).logical_not()
 
     def ne(self, x: Any) -> Self:
         """self != x, a bool."""
-        return self.binop(Ops.CMPNE, x)
+        return self._binop(Ops.CMPNE, x)
 
     def eq(self, x: Any) -> Self:
         """self == x, a bool."""
-        return self.binop(Ops.CMPEQ, x)
+        return self._binop(Ops.CMPEQ, x)
 
     def bitwise_not(self) -> Self:
         """Every bit of an int turned over; of a bool, not self."""
@@ -201,14 +201,14 @@ class ElementwiseMixin(OwnMixin):
                 f"bitwise_not: bits of {self.dtype.name} cannot be turned over; ints and bools can"
             )
         every_bit = dtypes.max(self.dtype) if self.dtype.kind == "uint" else -1
-        return self.binop(Ops.XOR, every_bit)
+        return self._binop(Ops.XOR, every_bit)
 
     def __invert__(self) -> Self:
         return self.bitwise_not()
 
     # functions of one value that every backend has
 
-    def floating(self) -> Self:
+    def _floating(self) -> Self:
         """Self when it is a float, else self as what it becomes beside the default float."""
         return self if self.dtype.kind == "float" else self.cast(least_upper_float(self.dtype))
 
@@ -217,42 +217,42 @@ class ElementwiseMixin(OwnMixin):
 
         Shapes: self [*s] -> [*s].
         """
-        return self.floating().alu(Ops.EXP2)
+        return self._floating().alu(Ops.EXP2)
 
     def log2(self) -> Self:
         """Logarithm to base 2; NaN below 0, -inf at 0.
 
         Shapes: self [*s] -> [*s].
         """
-        return self.floating().alu(Ops.LOG2)
+        return self._floating().alu(Ops.LOG2)
 
     def sin(self) -> Self:
         """Sine of self in radians.
 
         Shapes: self [*s] -> [*s].
         """
-        return self.floating().alu(Ops.SIN)
+        return self._floating().alu(Ops.SIN)
 
     def sqrt(self) -> Self:
         """Square root; NaN below 0.
 
         Shapes: self [*s] -> [*s].
         """
-        return self.floating().alu(Ops.SQRT)
+        return self._floating().alu(Ops.SQRT)
 
     def reciprocal(self) -> Self:
         """1 / self.
 
         Shapes: self [*s] -> [*s].
         """
-        return self.floating().alu(Ops.RECIPROCAL)
+        return self._floating().alu(Ops.RECIPROCAL)
 
     def trunc(self) -> Self:
         """Rounded towards zero.
 
         Shapes: self [*s] -> [*s].
         """
-        return self.alu(Ops.TRUNC) if self.dtype.kind == "float" else self.own()
+        return self.alu(Ops.TRUNC) if self.dtype.kind == "float" else self._own()
 
     def threefry(self, seed: Self) -> Self:
         """Threefry-2x32-20 of the uint64 counter self under the uint64 key `seed`."""

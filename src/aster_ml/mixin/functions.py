@@ -167,7 +167,7 @@ def through_float32(function: Callable[[M], M]) -> Callable[[M], M]:
 
     @functools.wraps(function)
     def method(self: M) -> M:
-        x = self.floating()
+        x = self._floating()
         if x.dtype.itemsize >= 4:
             return function(x)
         return function(x.cast(dtypes.float32)).cast(x.dtype)
@@ -178,9 +178,9 @@ def through_float32(function: Callable[[M], M]) -> Callable[[M], M]:
 def horner(x: Any, table: Table) -> Any:
     """The polynomial of `table` at x."""
     coefficients = table[x.dtype is dtypes.float64]
-    result = x.scalar(coefficients[-1])
+    result = x._scalar(coefficients[-1])
     for c in coefficients[-2::-1]:
-        result = result.alu(Ops.MULACC, x, x.scalar(c))
+        result = result.alu(Ops.MULACC, x, x._scalar(c))
     return result
 
 
@@ -218,7 +218,7 @@ class FunctionMixin(Handle):
         """
         return self.log2() * math.log10(2)
 
-    def log_of_one_plus(self) -> Self:
+    def _log_of_one_plus(self) -> Self:
         """log(1 + self) without losing the digits of a small self.
 
         What 1 + x rounds away is put back as a factor, after W. Kahan.
@@ -235,7 +235,7 @@ class FunctionMixin(Handle):
 
         Shapes: self [*b, n], other [*b, n] -> [*b, n]; b broadcasts.
         """
-        x, y = self.floating().broadcasted(other)
+        x, y = self._floating()._broadcasted(other)
         if x.dtype.itemsize < 4:
             return x.cast(dtypes.float32).logaddexp(y.cast(dtypes.float32)).cast(x.dtype)
         same = x.eq(y)
@@ -243,7 +243,7 @@ class FunctionMixin(Handle):
         off = same.where(0, x - y)
         far = off.alu(Ops.MAX, -off)
         middle = same.where(x * 0.5 + y * 0.5, x.alu(Ops.MAX, y))
-        return middle + (-far).exp().log_of_one_plus()
+        return middle + (-far).exp()._log_of_one_plus()
 
     # trigonometric
 
@@ -264,10 +264,10 @@ class FunctionMixin(Handle):
         Shapes: self [*s] -> [*s].
         Error: 4 ULP in float32 up to 4e6, near poles as well.
         """
-        found = self.sin() / self.cos_near_zeros()
-        return self.with_slope(found, found * found + 1)
+        found = self.sin() / self._cos_near_zeros()
+        return self._with_slope(found, found * found + 1)
 
-    def cos_near_zeros(self) -> Self:
+    def _cos_near_zeros(self) -> Self:
         """Cosine whose relative error is small near its zeros too, save for those far out.
 
         A sine of the distance to the nearest zero, which parts of pi / 2 give without rounding.
@@ -280,13 +280,13 @@ class FunctionMixin(Handle):
         odd = below * 2 + 1
         distance = x
         for part in parts:
-            distance = odd.alu(Ops.MULACC, self.scalar(-part), distance)
+            distance = odd.alu(Ops.MULACC, self._scalar(-part), distance)
         half = below * 0.5
         found = near.where(distance, size * 0.5).sin()
         signed = half.trunc().eq(half).where(-found, found)
         return near.where(signed, 1 - found * found * 2)
 
-    def arc_sine_parts(self) -> tuple[Self, Self]:
+    def _arc_sine_parts(self) -> tuple[Self, Self]:
         """Where |x| is above 1/2; asin(x) below it, asin(sqrt((1 - |x|) / 2)) above."""
         size = self.alu(Ops.MAX, -self)
         above = size > 0.5
@@ -294,7 +294,7 @@ class FunctionMixin(Handle):
         root = above.where(above.where(z, 1).sqrt(), self)
         return above, root + root * z * horner(z, ASIN)
 
-    def arc_sine_slope(self) -> Self:
+    def _arc_sine_slope(self) -> Self:
         """1 / sqrt(1 - x**2)."""
         return ((1 - self) * (1 + self)).sqrt().reciprocal()
 
@@ -305,10 +305,10 @@ class FunctionMixin(Handle):
         Shapes: self [*s] -> [*s].
         Error: 3 ULP in float32.
         """
-        above, part = self.arc_sine_parts()
+        above, part = self._arc_sine_parts()
         outer = math.pi / 2 - part * 2
         found = above.where((self < 0).where(-outer, outer), part)
-        return self.with_slope(found, self.arc_sine_slope())
+        return self._with_slope(found, self._arc_sine_slope())
 
     @through_float32
     def acos(self) -> Self:
@@ -317,11 +317,11 @@ class FunctionMixin(Handle):
         Shapes: self [*s] -> [*s].
         Error: 3 ULP in float32.
         """
-        above, part = self.arc_sine_parts()
+        above, part = self._arc_sine_parts()
         below = self < 0
         outer = below.where(math.pi - part * 2, part * 2)
         found = above.where(outer, math.pi / 2 - part)
-        return self.with_slope(found, -self.arc_sine_slope())
+        return self._with_slope(found, -self._arc_sine_slope())
 
     @through_float32
     def atan(self) -> Self:
@@ -340,7 +340,7 @@ class FunctionMixin(Handle):
         part = upper.where(part + math.pi / 4, part)
         part = outer.where(math.pi / 2 - part, part)
         found = self.eq(0).where(self, (self < 0).where(-part, part))
-        return self.with_slope(found, (self * self + 1).reciprocal())
+        return self._with_slope(found, (self * self + 1).reciprocal())
 
     # hyperbolic
 
@@ -351,9 +351,9 @@ class FunctionMixin(Handle):
         Shapes: self [*s] -> [*s].
         Error: that of `exp`; 2 ULP below 1.
         """
-        return self.with_slope(self.sinh_value(), self.cosh_value())
+        return self._with_slope(self._sinh_value(), self._cosh_value())
 
-    def sinh_value(self) -> Self:
+    def _sinh_value(self) -> Self:
         """`sinh` as a formula, with the formula's own slope."""
         size = self.alu(Ops.MAX, -self)
         inner = size < 1
@@ -371,9 +371,9 @@ class FunctionMixin(Handle):
         Shapes: self [*s] -> [*s].
         Error: that of `exp`.
         """
-        return self.with_slope(self.cosh_value(), self.sinh_value())
+        return self._with_slope(self._cosh_value(), self._sinh_value())
 
-    def cosh_value(self) -> Self:
+    def _cosh_value(self) -> Self:
         """`cosh` as a formula, with the formula's own slope."""
         root = (self.alu(Ops.MAX, -self) * 0.5).exp()
         return root * 0.5 * root + 0.5 / root / root
@@ -397,10 +397,10 @@ class FunctionMixin(Handle):
         large = size > LARGE
         x = large.where(1, size)
         z = x * x
-        near = (x + z / (1 + (z + 1).sqrt())).log_of_one_plus()
+        near = (x + z / (1 + (z + 1).sqrt()))._log_of_one_plus()
         found = large.where(size.log() + math.log(2), near)
         found = self.eq(0).where(self, (self < 0).where(-found, found))
-        return self.with_slope(found, (self * self + 1).sqrt().reciprocal())
+        return self._with_slope(found, (self * self + 1).sqrt().reciprocal())
 
     @through_float32
     def acosh(self) -> Self:
@@ -411,10 +411,10 @@ class FunctionMixin(Handle):
         large = self > LARGE
         # Far below 1 the root cancels what stands beside it.
         x = (large | (self < 1)).where(2, self) - 1
-        value = large.where(self.log() + math.log(2), (x + (x * (x + 2)).sqrt()).log_of_one_plus())
+        value = large.where(self.log() + math.log(2), (x + (x * (x + 2)).sqrt())._log_of_one_plus())
         # Below -1 there is no value, and yet the slope of the formula.
         slope = ((self - 1) * (self + 1)).sqrt().reciprocal()
-        return self.with_slope((self < 1).where(math.nan, value), slope)
+        return self._with_slope((self < 1).where(math.nan, value), slope)
 
     @through_float32
     def atanh(self) -> Self:
@@ -423,9 +423,9 @@ class FunctionMixin(Handle):
         Shapes: self [*s] -> [*s].
         """
         size = self.alu(Ops.MAX, -self)
-        found = (size * 2 / (1 - size)).log_of_one_plus() * 0.5
+        found = (size * 2 / (1 - size))._log_of_one_plus() * 0.5
         found = self.eq(0).where(self, (self < 0).where(-found, found))
-        return self.with_slope(found, ((1 - self) * (1 + self)).reciprocal())
+        return self._with_slope(found, ((1 - self) * (1 + self)).reciprocal())
 
     # error function
 
@@ -441,6 +441,6 @@ class FunctionMixin(Handle):
         x = inner.where(self, 0)
         # Past the limit the result is 1; a NaN passes.
         limit = 6.0 if self.dtype is dtypes.float64 else 4.0
-        outer = 1 - horner(-(-size).alu(Ops.MAX, self.scalar(-limit)), ERFC).exp2()
+        outer = 1 - horner(-(-size).alu(Ops.MAX, self._scalar(-limit)), ERFC).exp2()
         found = inner.where(x * horner(x * x, ERF), (self < 0).where(-outer, outer))
-        return self.with_slope(found, (-(self * self)).exp() * (2 / math.sqrt(math.pi)))
+        return self._with_slope(found, (-(self * self)).exp() * (2 / math.sqrt(math.pi)))

@@ -248,15 +248,17 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     itself; a write through another of them takes `uop` away, which is built anew when asked for.
     """
 
-    __slots__ = ("__weakref__", "_requires_grad", "cell", "former", "grad", "ref", "steps", "uop")
+    __slots__ = (
+        "__weakref__", "_cell", "_former", "_ref", "_requires_grad", "_steps", "grad", "uop",
+    )  # fmt: skip
     uop: UOp
     # The key in `LIVE`.
-    ref: TensorRef
+    _ref: TensorRef
     grad: Self | None
-    cell: Cell | None
-    steps: Steps
+    _cell: Cell | None
+    _steps: Steps
     # The nodes before it was written to, where the memory is another one since, for gradients.
-    former: list[weakref.ref[UOp]] | None
+    _former: list[weakref.ref[UOp]] | None
     _requires_grad: Flag
     __hash__ = object.__hash__
 
@@ -265,31 +267,31 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         """A tensor whose value is that of the node `y`; of memory, as it is now."""
         if y.op in SHOWING and shows_memory(y):
             y = own_value(y)
-        return cls.naming(y, requires_grad)
+        return cls._naming(y, requires_grad)
 
     @classmethod
-    def naming(cls, y: UOp, requires_grad: Flag = None) -> Self:
+    def _naming(cls, y: UOp, requires_grad: Flag = None) -> Self:
         """A tensor that names the node `y`, which may be memory that no other tensor names."""
         self = object.__new__(cls)
         if y.dtype is dtypes.index and not y.shape:
             y = number_node(y, None, Device.DEFAULT)
         kind = LeafRef if requires_grad is True else TensorRef
-        ref = self.ref = kind(self, forget)
+        ref = self._ref = kind(self, forget)
         self.uop = None  # type: ignore[assignment]
-        self.cell = self.steps = self.grad = self.former = None
+        self._cell = self._steps = self.grad = self._former = None
         self._requires_grad = requires_grad
         # `claim`, without a call where nobody has the node.
         if y._owner is UNSET and not y.src:
             y._owner = ref
         elif y._is_linked or y._users is not UNSET or not link(y, ref):
-            y = self.claim(y, is_new=True)
+            y = self._claim(y, is_new=True)
         self.uop = y
         LIVE[ref] = None
         if len(NODES) > GRAPH_LIMIT.value and graph_is_too_large(y):
             self.realize()  # type: ignore[attr-defined]
         return self
 
-    def claim(self, y: UOp, kind: str = "equal", is_new: bool = False) -> UOp:
+    def _claim(self, y: UOp, kind: str = "equal", is_new: bool = False) -> UOp:
         """The node, or where another tensor has it, the same value under a name of our own.
 
         Equal expressions are one node, and gradients are asked for tensors. `kind` is what we are
@@ -301,8 +303,8 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             if (owner is UNSET and not (is_new and y.dtype.kind == "float" and users_of(y))) or (
                 y.src and y.op is not Ops.CONST and is_unused(y)
             ):
-                y._owner = self.ref
-            elif owner is not self.ref:
+                y._owner = self._ref
+            elif owner is not self._ref:
                 if y.dtype.kind != "float":
                     # No gradient is asked for, so the node may be that of several. It is ours
                     # before that is told: another thread that enters us now finds it.
@@ -310,12 +312,12 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
                     wake(self)
                 elif y.src or y.op is not Ops.CONST:
                     y = name_of(y, kind)
-                    y._owner = self.ref
+                    y._owner = self._ref
             if y.src and not y._is_linked:
                 link(y)
         return y
 
-    def derive(self, uop: UOp) -> Self:
+    def _derive(self, uop: UOp) -> Self:
         """A tensor for a node made from ours alone, or for ours as a value of its own."""
         if uop is self.uop:
             uop = name_of(uop, "view")
@@ -323,14 +325,14 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         if uop.op in SHOWING and shows_memory(uop):
             uop = own_value(uop)
         flag = self._requires_grad
-        return self.naming(uop, INHERITED if flag else flag)
+        return self._naming(uop, INHERITED if flag else flag)
 
-    def derive_memory(self) -> Self:
+    def _derive_memory(self) -> Self:
         """Our value in memory of its own."""
         flag = INHERITED if self._requires_grad else self._requires_grad
-        return self.naming(own_memory(self.uop, self.device), flag)
+        return self._naming(own_memory(self.uop, self.device), flag)
 
-    def derive_with(self, uop: UOp, *others: Handle) -> Self:
+    def _derive_with(self, uop: UOp, *others: Handle) -> Self:
         """A tensor for a node made from ours and those of others."""
         flag = INHERITED if self._requires_grad else self._requires_grad
         for other in others:
@@ -343,25 +345,25 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
 
         def __getattr__(self, name: str) -> Any:
             """The node of a tensor that shows what was written since it was last asked for."""
-            if name == "uop" and self.cell is not None:
-                node = shown(self.cell.root, self.steps)
-                self.uop = mine = self.claim(node)
+            if name == "uop" and self._cell is not None:
+                node = shown(self._cell.root, self._steps)
+                self.uop = mine = self._claim(node)
                 if mine is not node:
-                    self.steps = steps_to(mine, node, self.steps)
-                self.cell.note(self)
-                if self.cell.__class__ is GradientCell:
-                    self.note_written()
+                    self._steps = steps_to(mine, node, self._steps)
+                self._cell.note(self)
+                if self._cell.__class__ is GradientCell:
+                    self._note_written()
                 return self.uop
             if name in TENSOR:
                 raise AttributeError(hint(name, "a Tensor", TENSOR), name=name, obj=self)
             # What a property raises is told as it is.
             return object.__getattribute__(self, name)
 
-    def own_cell(self) -> Cell:
+    def _own_cell(self) -> Cell:
         """Our cell, made where we had none so far."""
-        cell = self.cell
+        cell = self._cell
         if cell is None:
-            cell = self.cell = new_cell(self.uop)
+            cell = self._cell = new_cell(self.uop)
             cell.note(self)
         return cell
 
@@ -375,11 +377,11 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             way = apart(self.uop, below)
             if way is not below:
                 node = UOp(node.op, node.dtype, (way, *node.src[1:]), node.arg)
-        made = self.naming(node, flag)
-        made.join(self.own_cell(), steps_to(made.uop, self.uop, self.steps))
+        made = self._naming(node, flag)
+        made._join(self._own_cell(), steps_to(made.uop, self.uop, self._steps))
         return made
 
-    def seen_as(self, make: Callable[[Any], Any]) -> Self:
+    def _seen_as(self, make: Callable[[Any], Any]) -> Self:
         """Applies `make` to our node, movement alone, as one view, whatever it pads on the way."""
         node = u = make(self.uop)
         while u is not self.uop:
@@ -388,84 +390,84 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             u = u.src[0]
         return self if node is self.uop else self.view_as(node)
 
-    def view_by(self, steps: Steps, flag: Flag) -> Self:
+    def _view_by(self, steps: Steps, flag: Flag) -> Self:
         """A tensor that shows ours in this way."""
         node = shown(self.uop, steps)
-        made = self.naming(node, flag)
-        steps = joined(self.steps, steps)
-        made.join(self.own_cell(), steps if made.uop is node else steps_to(made.uop, node, steps))
+        made = self._naming(node, flag)
+        steps = joined(self._steps, steps)
+        made._join(self._own_cell(), steps if made.uop is node else steps_to(made.uop, node, steps))
         return made
 
-    def join(self, cell: Cell, steps: Steps) -> None:
+    def _join(self, cell: Cell, steps: Steps) -> None:
         """Makes self one of the tensors that show a cell; `uop` is what the steps make of it."""
-        self.cell, self.steps = cell, steps
+        self._cell, self._steps = cell, steps
         cell.note(self)
 
-    def show(self, other: Handle) -> None:
+    def _show(self, other: Handle) -> None:
         """Makes self show what another tensor shows, written through either."""
         node = other.uop
-        self.uop = mine = self.claim(node, "view")
-        self.join(other.own_cell(), steps_to(mine, node, other.steps))
+        self.uop = mine = self._claim(node, "view")
+        self._join(other._own_cell(), steps_to(mine, node, other._steps))
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Makes self a whole where no other tensor shows any of it."""
-        if self.cell is not None and names_of_cell(self) == ONE_NAME:
-            self.rename(self.uop)
+        if self._cell is not None and names_of_cell(self) == ONE_NAME:
+            self._rename(self.uop)
 
-    def rename(self, node: UOp) -> None:
+    def _rename(self, node: UOp) -> None:
         """Makes self a whole with this node, and no view any more."""
-        self.uop = self.claim(node)
-        self.cell = self.steps = None
+        self.uop = self._claim(node)
+        self._cell = self._steps = None
 
-    def note_written(self) -> None:
+    def _note_written(self) -> None:
         """A value that requires a gradient was written to what self shows."""
         if self._requires_grad is None:
             self._requires_grad = WRITTEN
 
-    def note_written_everywhere(self) -> None:
+    def _note_written_everywhere(self) -> None:
         """The same, of all tensors that show it."""
-        self.note_written()
-        cell = self.cell
+        self._note_written()
+        cell = self._cell
         if cell is not None:
             cell.__class__ = GradientCell
             for handle in [h for ref in list(cell.fresh) if (h := ref()) is not None]:
-                handle.note_written()
+                handle._note_written()
 
-    def note_former(self) -> None:
+    def _note_former(self) -> None:
         """Keeps the nodes that stand for self, which is given other memory, while others do.
 
         So do tensors that show the same.
         """
-        cell = self.cell
+        cell = self._cell
         for ref in () if cell is None else list(cell.fresh):
             handle = ref()
-            if handle is not None and handle is not self and handle.cell is cell:
-                handle.note_own_former()
-        self.note_own_former()
+            if handle is not None and handle is not self and handle._cell is cell:
+                handle._note_own_former()
+        self._note_own_former()
 
-    def note_own_former(self) -> None:
+    def _note_own_former(self) -> None:
         """The same for self alone."""
-        if self._requires_grad is not True or self.steps is not None:
+        if self._requires_grad is not True or self._steps is not None:
             return
-        known = [ref for ref in self.former or () if ref() is not None]
-        self.former = known + [weakref.ref(u) for u in (self.uop, *storage.origins_of(self.uop))]
+        known = [ref for ref in self._former or () if ref() is not None]
+        self._former = known + [weakref.ref(u) for u in (self.uop, *storage.origins_of(self.uop))]
 
     @property
-    def whole(self) -> UOp:
+    def _whole(self) -> UOp:
         """The node of what self is a view of, or our own."""
-        return self.uop if self.cell is None else self.cell.root
+        return self.uop if self._cell is None else self._cell.root
 
-    @whole.setter
-    def whole(self, node: UOp) -> None:
-        if self.cell is None:
-            self.uop = self.claim(node)
+    @_whole.setter
+    def _whole(self, node: UOp) -> None:
+        if self._cell is None:
+            self.uop = self._claim(node)
         else:
-            self.cell.renew(node)
+            self._cell.renew(node)
 
-    def own(self) -> Self:
+    def _own(self) -> Self:
         """The same elements as a value that no write to those of self changes."""
         uop = self.uop
-        return self.derive(uop if number_everywhere(uop) else own_value(uop))
+        return self._derive(uop if number_everywhere(uop) else own_value(uop))
 
     # what it is
 
@@ -498,21 +500,21 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         if value and self._requires_grad in (INHERITED, WRITTEN):
             return
         self._requires_grad = value
-        self.ref.__class__ = LeafRef if value else TensorRef
+        self._ref.__class__ = LeafRef if value else TensorRef
         if not value:
             return
         if not is_view(self.uop) and not reaches(self.uop, is_buffer):
             # Numbers alone: an optimiser writes to memory. Graphs may have the node of before.
-            self.former = [weakref.ref(self.uop)]
-            self.whole = own_memory(name_of(self.whole, "detached"), self.device)
+            self._former = [weakref.ref(self.uop)]
+            self._whole = own_memory(name_of(self._whole, "detached"), self.device)
         node = self.uop
         owner = node._owner
         if owner is UNSET or owner() is None:
-            node._owner = self.ref
-        elif owner is not self.ref:
-            self.uop = mine = self.claim(node)
-            if self.cell is not None:
-                self.steps = steps_to(mine, node, self.steps)
+            node._owner = self._ref
+        elif owner is not self._ref:
+            self.uop = mine = self._claim(node)
+            if self._cell is not None:
+                self._steps = steps_to(mine, node, self._steps)
 
     def requires_grad_(self, requires_grad: bool | None = True) -> Self:
         """Sets `requires_grad` and returns self."""
@@ -533,45 +535,45 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
 
     def size(self, dim: int | None = None) -> Any:
         """The shape, or the size of axis `dim`."""
-        return self.shape if dim is None else self.shape[self.resolve_axis(dim, "size")]
+        return self.shape if dim is None else self.shape[self._resolve_axis(dim, "size")]
 
     # primitives
 
     def alu(self, op: Ops, *src: Self) -> Self:
         """Elementwise node over values whose dtypes and shapes fit already."""
         if not src:
-            return self.derive(UOp(op, self.uop.dtype, (self.uop,)))
-        return self.derive_with(self.uop.alu(op, *[s.uop for s in src]), *src)
+            return self._derive(UOp(op, self.uop.dtype, (self.uop,)))
+        return self._derive_with(self.uop.alu(op, *[s.uop for s in src]), *src)
 
-    def mop(self, op: Ops, arg: Any) -> Self:
+    def _mop(self, op: Ops, arg: Any) -> Self:
         """Movement node with a complete, checked argument."""
         uop = self.uop
-        moved = uop.mop(op, arg)
+        moved = uop._mop(op, arg)
         if MULTI_SEEN and moved.has_multi:
             check_local(moved)
-        made = self.naming(moved, INHERITED if self._requires_grad else self._requires_grad)
+        made = self._naming(moved, INHERITED if self._requires_grad else self._requires_grad)
         if op is Ops.PAD:
             return made
         # `join`, without calls: half of what a network is built of is movement.
-        cell = self.cell
+        cell = self._cell
         if cell is None:
-            cell = self.cell = Cell()
+            cell = self._cell = Cell()
             cell.root, cell.fresh, cell.room, cell.without = uop, {}, ROOM, ()
             cell.fresh[weakref.ref(self)] = None
-        steps = self.steps, op, moved.dtype, moved.src[1:], moved.arg
+        steps = self._steps, op, moved.dtype, moved.src[1:], moved.arg
         mine = made.uop
-        made.steps = steps if mine is moved else (steps, mine.op, mine.dtype, (), mine.arg)
-        made.cell = cell
+        made._steps = steps if mine is moved else (steps, mine.op, mine.dtype, (), mine.arg)
+        made._cell = cell
         fresh = cell.fresh
         fresh[weakref.ref(made)] = None
         if len(fresh) > cell.room:
             cell.sweep()
         return made
 
-    def rop(self, op: Ops, axes: tuple[int, ...]) -> Self:
+    def _rop(self, op: Ops, axes: tuple[int, ...]) -> Self:
         """REDUCE over `axes`, which stay with size 1."""
         uop = self.uop
-        return self.derive(UOp(Ops.REDUCE, uop.dtype, (uop,), ReduceArg(op, axes)))
+        return self._derive(UOp(Ops.REDUCE, uop.dtype, (uop,), ReduceArg(op, axes)))
 
     def cast(self, dtype: DTypeLike) -> Self:
         """The value as another dtype.
@@ -588,8 +590,8 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         if target is dtypes.void:
             raise DTypeError(f"cast: {source.name} to void; an element type is wanted")
         if target is dtypes.index:
-            return self.derive(UOp(Ops.CAST, target, (uop,)))
-        return self.derive(cast_node(uop, target))
+            return self._derive(UOp(Ops.CAST, target, (uop,)))
+        return self._derive(cast_node(uop, target))
 
     def bitcast(self, dtype: DTypeLike) -> Self:
         """The bits as another dtype; between widths, the last axis grows or shrinks.
@@ -622,25 +624,25 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
                 )
         node = UOp(Ops.BITCAST, target, (uop,))
         # Elements of another width are a value of their own.
-        return self.view_as(node) if source.itemsize == target.itemsize else self.derive(node)
+        return self.view_as(node) if source.itemsize == target.itemsize else self._derive(node)
 
     def const_like(self, b: Any) -> Self:
         """`b` everywhere, with the dtype, shape and device of self."""
-        return self.full_of(self.shape, b)
+        return self._full_of(self.shape, b)
 
-    def full_of(self, shape: tuple[Any, ...], value: Any) -> Self:
+    def _full_of(self, shape: tuple[Any, ...], value: Any) -> Self:
         """`value` everywhere, with our dtype and device."""
         scalar = self.from_uop(device_constant(value, self.uop.dtype, self.device), False)
-        return scalar.broadcast_to(shape)
+        return scalar._broadcast_to(shape)
 
-    def scalar(self, value: Any) -> Self:
+    def _scalar(self, value: Any) -> Self:
         """`value` as a constant of our dtype without axes, which may stand beside self."""
         dtype = self.uop.dtype
         return self.from_uop(UOp(Ops.CONST, dtype, (), truncate(value, dtype)), False)
 
     # operands
 
-    def operand(self, x: Any, what: str) -> UOp:
+    def _operand(self, x: Any, what: str) -> UOp:
         """`x` as a node that may stand beside ours; Python numbers take our dtype if they can.
 
         Raises: DTypeError for what is no number and no tensor; NumberRangeError for a number that
@@ -675,9 +677,11 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
 
     def ufix(self, x: Any) -> Self:
         """`x` as a tensor that may stand beside self."""
-        return x if isinstance(x, self.__class__) else self.from_uop(self.operand(x, "ufix"), False)
+        return (
+            x if isinstance(x, self.__class__) else self.from_uop(self._operand(x, "ufix"), False)
+        )
 
-    def binop(self, op: Ops, x: Any, reverse: bool = False) -> Self:
+    def _binop(self, op: Ops, x: Any, reverse: bool = False) -> Self:
         """`op` of self and `x` (of `x` and self when `reverse`), promoted and broadcast."""
         a = self.uop
         dtype = a.dtype
@@ -694,40 +698,40 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
                 if flag or flag is not x._requires_grad:
                     flag = either_flag(flag, x._requires_grad)
                 # What is computed shows no memory.
-                return self.naming(uop, flag)
+                return self._naming(uop, flag)
         elif (kind is float and dtype.kind == "float") or (
             kind is int and dtype.kind in NUMBER_KINDS
         ):
             value = truncate(x, dtype)
             if value != x and (dtype.kind != "float" or value - value != 0 or dtype.itemsize == 1):
-                return self.binop_promoted(op, x, reverse)
+                return self._binop_promoted(op, x, reverse)
             b = UOp(Ops.CONST, dtype, (), value)
             uop = UOp(op, dtypes.bool if op in COMPARE else dtype, (b, a) if reverse else (a, b))
             uop._shape, uop._device = a.shape, a._device
             flag = self._requires_grad
-            return self.naming(uop, INHERITED if flag else flag)
-        return self.binop_promoted(op, x, reverse)
+            return self._naming(uop, INHERITED if flag else flag)
+        return self._binop_promoted(op, x, reverse)
 
-    def binop_promoted(self, op: Ops, x: Any, reverse: bool) -> Self:
-        """`binop` where dtypes, shapes or kinds of operand differ."""
+    def _binop_promoted(self, op: Ops, x: Any, reverse: bool) -> Self:
+        """`_binop` where dtypes, shapes or kinds of operand differ."""
         what = op.name.lower()
         if not isinstance(x, (Handle, int, float)) and is_complex(x) and op in OPERATORS:
             found: Self = complex_result(self, OPERATORS[op], x, reverse)
             return found
         if op in COMPARE and isinstance(x, (int, float, np.number)) and x.__class__ is not bool:
             number = x.item() if isinstance(x, np.generic) else x
-            if self.dtype.kind == "float" and self.beyond(number):
-                return self.cast(dtypes.float64).binop(op, number, reverse)
+            if self.dtype.kind == "float" and self._beyond(number):
+                return self.cast(dtypes.float64)._binop(op, number, reverse)
             known, x = compared_number(op, number, self.dtype, reverse)
             if known is not None:
                 truth = self.from_uop(device_constant(known, dtypes.bool, self.device), False)
-                return truth.broadcast_to(self.shape)
-        b = self.operand(x, what)
+                return truth._broadcast_to(self.shape)
+        b = self._operand(x, what)
         src = promote_all(what, (b, self.uop) if reverse else (self.uop, b))
         uop = UOp(op, dtypes.bool if op in COMPARE else src[0].dtype, src)
-        return self.derive_with(uop, x) if isinstance(x, Handle) else self.derive(uop)
+        return self._derive_with(uop, x) if isinstance(x, Handle) else self._derive(uop)
 
-    def beyond(self, number: float) -> bool:
+    def _beyond(self, number: float) -> bool:
         """Whether our float dtype would make a number another one than the nearest."""
         finite = abs(number) < math.inf
         return abs(number) > largest(self.dtype) and (finite or self.dtype is dtypes.fp8e4m3)
@@ -743,9 +747,9 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             chosen: Self = complex_choice(condition, x, y)
             return chosen
         if isinstance(x, Handle):
-            first, second = x.uop, x.operand(y, "where")
+            first, second = x.uop, x._operand(y, "where")
         elif isinstance(y, Handle):
-            first, second = y.operand(x, "where"), y.uop
+            first, second = y._operand(x, "where"), y.uop
         else:
             first, second = plain_node(x), plain_node(y)
         choice = condition.uop
@@ -770,21 +774,21 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
                 flag = either_flag(flag, value._requires_grad)
         return self.from_uop(uop, flag)
 
-    def broadcasted(self, *others: Any) -> tuple[Self, ...]:
+    def _broadcasted(self, *others: Any) -> tuple[Self, ...]:
         """Self and others at one dtype and one shape.
 
         Shapes: self [*b, n], others=() -> [*b, n].
         """
-        nodes = [self.uop, *[self.operand(x, "broadcasted") for x in others]]
+        nodes = [self.uop, *[self._operand(x, "broadcasted") for x in others]]
         shape = broadcast_shapes("broadcasted", *[u.shape for u in nodes])
         made = promote_dtypes("broadcasted", tuple(nodes))
         result: list[Any] = []
         for x, u in zip((self, *others), made, strict=True):
-            value = u.broadcast_to(shape)
+            value = u._broadcast_to(shape)
             if not isinstance(x, Handle):
                 result.append(self.from_uop(value, False))
             else:
-                result.append(x if x.uop is value else x.derive(value))
+                result.append(x if x.uop is value else x._derive(value))
         return tuple(result)
 
     # comparisons that Python spells with operators
@@ -813,20 +817,20 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         made._requires_grad = False
         return made
 
-    def with_slope(self, value: Self, slope: Self) -> Self:
+    def _with_slope(self, value: Self, slope: Self) -> Self:
         """`value`, a function of self, whose gradient is `slope` times that of the result.
 
         A slope of bools says where no gradient passes; elsewhere it passes as it is.
         why: formulas that are right to the last digits have derivatives that are not
         """
-        return self.derive(UOp(Ops.DETACH, value.dtype, (value.uop, self.uop, slope.uop)))
+        return self._derive(UOp(Ops.DETACH, value.dtype, (value.uop, self.uop, slope.uop)))
 
-    def linked(self, value: Self) -> Self:
+    def _linked(self, value: Self) -> Self:
         """`value`, which self has no influence on: gradients of self are zeros."""
         if self.dtype.kind != "float" or value.dtype is not self.dtype:
             return value
         none = UOp.const(self.dtype, 0)
-        return self.derive(UOp(Ops.DETACH, value.dtype, (value.uop, self.uop, none)))
+        return self._derive(UOp(Ops.DETACH, value.dtype, (value.uop, self.uop, none)))
 
     def contiguous(self, *, arg: Sequence[Any] | None = None) -> Self:
         """The value stored row-major in memory of its own; self where it is so already.
@@ -836,28 +840,28 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         uop = self.uop
         if arg is not None:
             opts = " ".join([str(opt) for opt in arg])
-            return self.derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,), opts))
+            return self._derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,), opts))
         if uop.op is Ops.CONTIGUOUS or (is_stored(uop) and not is_pending_number(uop)):
             return self
         if is_number(uop) or not reaches(uop, is_leaf_of_data):
             # Equal values of numbers alone are one node, but memory is asked for to be written to:
             # each has its own.
-            return self.derive_memory()
-        return self.derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,)))
+            return self._derive_memory()
+        return self._derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,)))
 
     def clone(self) -> Self:
         """A copy in memory of its own, and one of its `grad` where it has one.
 
         Shapes: self [*s] -> [*s].
         """
-        copy = self.derive_memory()
+        copy = self._derive_memory()
         if self.grad is not None:
             copy.grad = self.grad.clone()
         return copy
 
     def contiguous_backward(self) -> Self:
         """The same value, whose gradient is stored."""
-        return self.derive(UOp(Ops.CONTIGUOUS_BACKWARD, self.uop.dtype, (self.uop,)))
+        return self._derive(UOp(Ops.CONTIGUOUS_BACKWARD, self.uop.dtype, (self.uop,)))
 
 
 def nodes_of(ref: TensorRef) -> list[UOp]:
@@ -872,9 +876,9 @@ def nodes_of(ref: TensorRef) -> list[UOp]:
     node = node_now(handle)
     if node is None:
         # Another thread may be about to give the tensor its first node.
-        return [] if handle.cell is None else [handle.cell.root]
-    if handle.steps is not None and storage.is_memory_view(node):
-        whole = handle.cell.root
+        return [] if handle._cell is None else [handle._cell.root]
+    if handle._steps is not None and storage.is_memory_view(node):
+        whole = handle._cell.root
         if not storage.is_memory_view(whole):
             return [node, whole]
     return [node]
@@ -974,7 +978,7 @@ def broadcast_all(what: str, nodes: tuple[UOp, ...]) -> tuple[UOp, ...]:
                 f"{what}: one value is on {device}, the other on {found}; .to({place!r}) moves it"
             )
         device = found if device is None else device
-        made.append(apart(u, u.broadcast_to(shape)))
+        made.append(apart(u, u._broadcast_to(shape)))
     return tuple(made)
 
 

@@ -335,7 +335,7 @@ def cut_spans(x: M, spans: list[Span]) -> M:
     if all(span.step == 1 or is_zero(span.count) for span in spans):
         return x
     whole = [span.count * span.step for span in spans]
-    x = x.pad_zeros([(0, w - have) for w, have in zip(whole, x.shape, strict=True)])
+    x = x._pad_zeros([(0, w - have) for w, have in zip(whole, x.shape, strict=True)])
     split: list[Any] = []
     cut: list[Any] = []
     for span, offset in zip(spans, offsets, strict=True):
@@ -421,7 +421,7 @@ def gather_nodes(
 ) -> H:
     """INDEX of `x` at one index node an axis; 0 where `valid` does not hold."""
     if any(is_zero(s) for s in shape) or any(is_zero(s) for s in x.shape):
-        return x.linked(x.full_of(shape, 0))
+        return x._linked(x._full_of(shape, 0))
     for source in sources:
         if source.device != x.device:
             raise DeviceError(
@@ -429,12 +429,12 @@ def gather_nodes(
                 f"{x.device}; .to({x.device!r}) moves them"
             )
     if number_everywhere(x.uop):
-        found = x.full_of(shape, x.uop.base.arg)
+        found = x._full_of(shape, x.uop.base.arg)
     else:
-        found = x.derive(x.uop.gather_at(*nodes))
+        found = x._derive(x.uop.gather_at(*nodes))
     if valid is None:
         return found
-    return x.derive(UOp(Ops.WHERE, x.dtype, (valid, found.uop, UOp.const(x.dtype, 0))))
+    return x._derive(UOp(Ops.WHERE, x.dtype, (valid, found.uop, UOp.const(x.dtype, 0))))
 
 
 def axis_iota(size: Any, place: int, shape: tuple[Any, ...]) -> UOp:
@@ -442,12 +442,12 @@ def axis_iota(size: Any, place: int, shape: tuple[Any, ...]) -> UOp:
     if not shape:
         return to_uop(0)
     node = UOp.iota(size).reshape((size, *(1,) * (len(shape) - 1 - place)))
-    return node.broadcast_to(shape)
+    return node._broadcast_to(shape)
 
 
 def spread_node(node: UOp, shape: tuple[Any, ...]) -> UOp:
     """An index node at `shape`; where all is one constant it stays without axes."""
-    return node.broadcast_to(shape) if shape else node.reshape(())
+    return node._broadcast_to(shape) if shape else node.reshape(())
 
 
 def value_bounds(u: UOp) -> tuple[int, int]:
@@ -484,4 +484,4 @@ def index_node(index: UOp, size: Any, checked: bool = False) -> tuple[UOp, UOp |
     negative = index_alu(Ops.MUL, node, to_uop(-1))
     held = index_alu(Ops.MAX, negative, index_alu(Ops.MUL, last, to_uop(-1)))
     held = index_alu(Ops.MAX, index_alu(Ops.MUL, held, to_uop(-1)), to_uop(0))
-    return (held if held.shape == shape else held.broadcast_to(shape)), inside
+    return (held if held.shape == shape else held._broadcast_to(shape)), inside

@@ -99,7 +99,7 @@ class InteropMixin(ShownMixin):
                     "shared; copy=None copies"
                 )
             node = copied_node(array, place)
-        return cls.naming(node)
+        return cls._naming(node)
 
     def __dlpack__(
         self,
@@ -157,7 +157,7 @@ class InteropMixin(ShownMixin):
 
     def _own_array(self) -> np.ndarray[Any, Any]:
         """A copy of our elements, of the NumPy dtype that holds the same bits."""
-        flat = self.memory().numpy(copy=True)  # type: ignore[attr-defined]
+        flat = self._memory().numpy(copy=True)  # type: ignore[attr-defined]
         array: np.ndarray[Any, Any] = flat.reshape(self.shape)
         return array
 
@@ -175,9 +175,9 @@ class InteropMixin(ShownMixin):
         if 0 in self.shape:
             return np.empty(self.shape, NUMPY_TYPES[self.dtype])
         self.realize()  # type: ignore[attr-defined]
-        place = self.place_to_write()
-        if place is not self.whole:
-            self.whole = place
+        place = self._place_to_write()
+        if place is not self._whole:
+            self._whole = place
             self.realize()  # type: ignore[attr-defined]
         node = settle(self.uop)
         if node is None or not is_view(node):
@@ -280,4 +280,4 @@ def lent_node(array: np.ndarray[Any, Any], device: str) -> UOp | None:
     if order == sorted(order):
         return node
     back = tuple(int(i) for i in np.argsort(order))
-    return node.mop(Ops.PERMUTE, back)
+    return node._mop(Ops.PERMUTE, back)

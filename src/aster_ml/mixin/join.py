@@ -51,7 +51,7 @@ class JoinMixin(Handle):
                 raise ArgumentError("cat: an empty list; one tensor at least is wanted")
             return cast(Self, first[0].cat(*first[1:], *args, dim=dim))
         tensors: list[Any] = [self, *argfix(*args)] if args else [self]
-        axis = self.resolve_axis(dim, "cat")
+        axis = self._resolve_axis(dim, "cat")
         check_joinable(tensors, axis, "cat")
         dtype = least_upper_dtype(*[t.dtype for t in tensors])
         parts = [t.cast(dtype) for t in tensors if not is_zero(t.shape[axis])]
@@ -63,12 +63,12 @@ class JoinMixin(Handle):
             stop = size_sum(start, part.shape[axis])
             pairs: list[tuple[Any, Any]] = [(0, 0)] * self.ndim
             pairs[axis] = (start, size_between(stop, total))
-            wide = part.pad_zeros(pairs).broadcast_to(shape)
+            wide = part._pad_zeros(pairs)._broadcast_to(shape)
             result = wide if result is None else result.alu(Ops.ADD, wide)
             start = stop
         if len(parts) > 1:
             return cast(Self, result)
-        return (self.cast(dtype) if result is None else result).own()
+        return (self.cast(dtype) if result is None else result)._own()
 
     def stack(self, *args: Any, dim: int = 0) -> Self:
         """Self and the others along a new axis `dim`.
@@ -76,7 +76,7 @@ class JoinMixin(Handle):
         Shapes: self [n, m], dim=0 -> [1, n, m].
         """
         tensors: list[Any] = list(argfix(self, *(argfix(*args) if args else ())))
-        axis = tensors[0].resolve_axis(dim, "stack", 1)
+        axis = tensors[0]._resolve_axis(dim, "stack", 1)
         check_joinable(tensors, -1, "stack")
         first, *rest = [t.unsqueeze(axis) for t in tensors]
         return first.cat(*rest, dim=axis)  # type: ignore[no-any-return]
@@ -87,7 +87,7 @@ class JoinMixin(Handle):
         Shapes: self [2 * n, m], sizes=n -> [n, m], [n, m].
         Raises: ShapeError when the sizes do not add up to the axis.
         """
-        axis = self.resolve_axis(dim, "split")
+        axis = self._resolve_axis(dim, "split")
         length = self.shape[axis]
         if isinstance(sizes, int):
             if not isinstance(length, int):
@@ -115,7 +115,7 @@ class JoinMixin(Handle):
 
         Shapes: self [2 * n, m], chunks=2 -> [n, m], [n, m].
         """
-        axis = self.resolve_axis(dim, "chunk")
+        axis = self._resolve_axis(dim, "chunk")
         if not isinstance(chunks, int) or chunks < 1:
             raise ArgumentError(f"chunk: {chunks!r} parts; a positive number is wanted")
         length = self.shape[axis]
@@ -146,7 +146,7 @@ class JoinMixin(Handle):
         result = []
         for t, axis in zip(tensors, order, strict=True):
             own = tuple([shape[i] if i == axis else 1 for i in range(len(shape))])
-            result.append(t.reshape(own).broadcast_to(tuple(shape)))
+            result.append(t.reshape(own)._broadcast_to(tuple(shape)))
         return tuple(result)
 
     def roll(
@@ -168,12 +168,12 @@ class JoinMixin(Handle):
             )
         x = self
         for amount, dim in zip(amounts, axes, strict=True):
-            axis = x.resolve_axis(dim, "roll")
+            axis = x._resolve_axis(dim, "roll")
             size = x.shape[axis] if x.shape else 1
             if not isinstance(size, int) or (size and amount % size):
                 start = size - amount % size
                 x = wrapped(x, axis, start, start + size, 2)
-        return x.own()
+        return x._own()
 
     # padding
 
@@ -207,7 +207,7 @@ class JoinMixin(Handle):
             for b, a in pairs
         ]
         if mode == "constant":
-            return pad_with(self.shrink(cut), wanted, value).own()
+            return pad_with(self.shrink(cut), wanted, value)._own()
         # What is cut off at one end may be what is repeated at the other, so cutting comes last.
         x = self
         kept = []
@@ -220,7 +220,7 @@ class JoinMixin(Handle):
                     f"pad: mode 'circular' with {pairs[axis]} on axis {axis}; "
                     "it adds elements and takes none off, shrink does"
                 )
-        return x.shrink(kept).own()
+        return x.shrink(kept)._own()
 
 
 def check_joinable(tensors: list[Any], axis: int, what: str) -> None:
@@ -297,15 +297,15 @@ def pad_with(x: H, pairs: list[tuple[Any, Any]], value: float) -> H:
         # A number that our dtype cannot be beside makes another of it; a whole one can.
         value = int(value) if value - value == 0 and value == int(value) else value
         if x.dtype is not dtypes.bool or value not in (0, 1):
-            x = x.cast(least_upper_dtype(x.dtype, x.operand(value, "pad").dtype))
+            x = x.cast(least_upper_dtype(x.dtype, x._operand(value, "pad").dtype))
     if any(is_zero(s) for s in x.shape):
         shape = tuple([s + b + a for s, (b, a) in zip(x.shape, pairs, strict=True)])
-        return x.linked(x.full_of(shape, value))
-    padded = x.pad_zeros(pairs)
+        return x._linked(x._full_of(shape, value))
+    padded = x._pad_zeros(pairs)
     if padded is x or (value == 0 and math.copysign(1.0, value) > 0):
         return padded
-    inside = x.from_uop(UOp.const(dtypes.bool, True), False).broadcast_to(x.shape)
-    return inside.pad_zeros(pairs).where(padded, x.scalar(value))
+    inside = x.from_uop(UOp.const(dtypes.bool, True), False)._broadcast_to(x.shape)
+    return inside._pad_zeros(pairs).where(padded, x._scalar(value))
 
 
 def pad_axis(x: H, axis: int, pair: tuple[Any, Any], mode: str) -> H:
@@ -348,5 +348,5 @@ def pad_axis(x: H, axis: int, pair: tuple[Any, Any], mode: str) -> H:
         for count, edge, place in ((before, 0, 0), (after, size - 1, len(parts) + 1)):
             if count:
                 shape = tuple([count if i == axis else s for i, s in enumerate(x.shape)])
-                parts.insert(place, part(edge, edge + 1).broadcast_to(shape))
+                parts.insert(place, part(edge, edge + 1)._broadcast_to(shape))
     return parts[0].cat(*parts[1:], dim=axis) if len(parts) > 1 else x

@@ -66,8 +66,8 @@ class LinalgMixin(Base):
             r = r - v * (v * r).sum(-2, keepdim=True) * 2
             # What the reflection makes zero is zero, not what rounding leaves of it.
             r = ((rows > k) & columns.eq(k)).where(0, r).contiguous()
-        dtype = self.floating().dtype
-        return q.cast(dtype), r.cast(dtype).own()
+        dtype = self._floating().dtype
+        return q.cast(dtype), r.cast(dtype)._own()
 
     def svd(self, full_matrices: bool = True) -> tuple[Self, Self, Self]:
         """U, S and V^T with self = U @ diag(S) @ V^T, S falling.
@@ -106,11 +106,11 @@ class LinalgMixin(Base):
         if full_matrices and m > n:
             thin = thin.cat(q.shrink([*none, None, (n, m)]), dim=-1)
         more = thin.shape[-1] - n
-        below = v.pad_zeros([*[(0, 0)] * (len(self.shape) - 1), (0, more)]) if more else v
+        below = v._pad_zeros([*[(0, 0)] * (len(self.shape) - 1), (0, more)]) if more else v
         both = with_rule("singular vectors", thin.cat(below, dim=-2), given)
         s = with_rule("singular values", s.unsqueeze(-2), given, both).squeeze(-2)
         u, v = both.shrink([*none, (0, m), None]), both.shrink([*none, (m, m + n), (0, n)])
-        dtype = self.floating().dtype
+        dtype = self._floating().dtype
         return u.cast(dtype), s.cast(dtype), v.transpose(-2, -1).cast(dtype)
 
     def newton_schulz(self, steps: int, params: Sequence[float], eps: float = 1e-7) -> Self:
@@ -143,12 +143,12 @@ class LinalgMixin(Base):
 def with_rule(rule: str, value: L, source: L, *others: L) -> L:
     """`value`, which the source and the others decide, with the gradients of `matrix_gradient`."""
     nodes = tuple([x.uop for x in (value.detach(), source, *others)])
-    return source.derive_with(UOp(Ops.DETACH, value.dtype, nodes, RuleArg(rule)), *others)
+    return source._derive_with(UOp(Ops.DETACH, value.dtype, nodes, RuleArg(rule)), *others)
 
 
 def wide_floats(x: L) -> L:
     """The value as floats of at least 32 bits, since a step loses what it rounds away."""
-    x = x.floating()
+    x = x._floating()
     return x.cast(dtypes.float32) if x.dtype.itemsize < 4 else x
 
 
@@ -184,7 +184,7 @@ def orthogonalize_columns(a: L, n: int) -> tuple[L, L]:
         return a, eye
     both = a.cat(eye, dim=-2)
     if n % 2:
-        both = both.pad_zeros([*[(0, 0)] * (len(lead) + 1), (0, 1)])
+        both = both._pad_zeros([*[(0, 0)] * (len(lead) + 1), (0, 1)])
     half = (n + n % 2) // 2
     for _ in range(sweeps_needed(n)):
         for _ in range(2 * half - 1):

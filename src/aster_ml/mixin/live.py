@@ -50,4 +50,4 @@ def wake(handle: Any) -> None:
     """A tensor was given a node that may be no memory, or its node was taken away."""
     if len(NEW) > MAX_NEW:
         enter_new()
-    NEW[handle.ref] = None
+    NEW[handle._ref] = None

@@ -44,7 +44,7 @@ class LossMixin(ActivationMixin):
         """
         check_smoothing(label_smoothing)
         axis = min(len(self.shape) - 1, 1)
-        x, result = self.widened(None)
+        x, result = self._widened(None)
         if Y.shape == self.shape:
             wanted = Y.cast(x.dtype)
             if label_smoothing:
@@ -73,7 +73,7 @@ class LossMixin(ActivationMixin):
         """
         check_smoothing(label_smoothing)
         axis = len(self.shape) - 1
-        x, result = self.widened(None)
+        x, result = self._widened(None)
         hit, counted = match_labels(self, Y, axis, "sparse_categorical_crossentropy", ignore_index)
         if ignore_index == -1:
             weight = None
@@ -135,7 +135,7 @@ class LossMixin(ActivationMixin):
         Shapes: self [*s], Y [*s] -> []; self [*s], Y [*s], reduction="none" -> [*s].
         Source: torch.nn.functional.binary_cross_entropy_with_logits.
         """
-        x = self.floating()
+        x = self._floating()
         negative, small = decaying_exp(x)
         rest = log_one_plus(small)
         if pos_weight is None:

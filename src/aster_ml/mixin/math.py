@@ -45,7 +45,7 @@ def mask_beside(x: Any, mask: Any, what: str) -> Any:
         mask = int(mask)
         if -(1 << dtype.bits - 1) <= mask < 1 << dtype.bits:
             mask = truncate(mask, dtype)
-    x.need_bits(mask, what)
+    x._need_bits(mask, what)
     return mask
 
 
@@ -94,7 +94,7 @@ def floor_parts(a: M, b: M) -> tuple[M, M]:
     whole = (y.isinf() & x.isfinite()).where(below.where(-1, quotient), whole)
     whole = y.eq(0).where(quotient, whole)
     pairs = (a.uop, a.const_like(1).uop, b.uop, (-whole).uop)
-    return whole, a.derive_with(UOp(Ops.DETACH, a.dtype, (rest.uop, *pairs)), b)
+    return whole, a._derive_with(UOp(Ops.DETACH, a.dtype, (rest.uop, *pairs)), b)
 
 
 class MathMixin(FunctionMixin):
@@ -102,13 +102,13 @@ class MathMixin(FunctionMixin):
 
     __slots__ = ()
 
-    def pair(self, x: Any, what: str, reverse: bool = False) -> tuple[Self, Self]:
+    def _pair(self, x: Any, what: str, reverse: bool = False) -> tuple[Self, Self]:
         """Self and `x`, in this order or reversed, at one dtype; constants may lack axes."""
-        other = self.operand(x, what)
+        other = self._operand(x, what)
         a, b = promote_all(what, (other, self.uop) if reverse else (self.uop, other))
-        one = self.derive(b if reverse else a)
+        one = self._derive(b if reverse else a)
         if isinstance(x, Handle):
-            two: Self = x.derive(a if reverse else b)  # type: ignore[assignment]
+            two: Self = x._derive(a if reverse else b)  # type: ignore[assignment]
         else:
             two = self.from_uop(a if reverse else b, False)
         return (two, one) if reverse else (one, two)
@@ -118,24 +118,24 @@ class MathMixin(FunctionMixin):
     def __ge__(self, x: Any) -> Self:
         if x.__class__ is float and x != x:
             return self.eq(x)
-        below = self.binop(Ops.CMPLT, x)
+        below = self._binop(Ops.CMPLT, x)
         if below.uop.src[0].dtype.kind != "float":
             return below.logical_not()
-        return self.binop(Ops.CMPLT, x, True) | self.binop(Ops.CMPEQ, x)
+        return self._binop(Ops.CMPLT, x, True) | self._binop(Ops.CMPEQ, x)
 
     def __le__(self, x: Any) -> Self:
         if x.__class__ is float and x != x:
             return self.eq(x)
-        above = self.binop(Ops.CMPLT, x, True)
+        above = self._binop(Ops.CMPLT, x, True)
         if above.uop.src[0].dtype.kind != "float":
             return above.logical_not()
-        return self.binop(Ops.CMPLT, x) | self.binop(Ops.CMPEQ, x)
+        return self._binop(Ops.CMPLT, x) | self._binop(Ops.CMPEQ, x)
 
     # differences and quotients
 
-    def logistic_share(self, x: Self) -> Self:
+    def _logistic_share(self, x: Self) -> Self:
         """self / (1 + self) of an exponential, by one that does not overflow."""
-        exponent = self.derive_with(self.uop.src[0], x)
+        exponent = self._derive_with(self.uop.src[0], x)
         negative = exponent < 0
         small = (exponent * negative.where(exponent.ufix(1.0), -1.0)).exp2()
         return negative.where(small, 1) / (small + 1)
@@ -149,10 +149,10 @@ class MathMixin(FunctionMixin):
         if (
             self.dtype is dtypes.bool
             and not is_complex(x)
-            and self.operand(x, "sub").dtype is dtypes.bool
+            and self._operand(x, "sub").dtype is dtypes.bool
         ):
             raise DTypeError("sub: bool from bool; cast one to an int, or use ^ for exclusive or")
-        return self.binop(Ops.SUB, x, reverse)
+        return self._binop(Ops.SUB, x, reverse)
 
     def div(
         self,
@@ -169,21 +169,21 @@ class MathMixin(FunctionMixin):
         if rounding_mode is None:
             if not isinstance(x, (Handle, int, float)) and is_complex(x):
                 # It is refused by no dtype, but has another division.
-                return self.floating().binop(Ops.FDIV, x, reverse)
-            other = self.operand(x, "div")
+                return self._floating()._binop(Ops.FDIV, x, reverse)
+            other = self._operand(x, "div")
             if (
                 not reverse
                 and unnamed(self.uop).op is Ops.EXP2
                 and is_one_plus(other, unnamed(self.uop))
             ):
-                return self.logistic_share(x)
-            value = self if other.dtype.kind == "float" else self.floating()
-            return value.binop(Ops.FDIV, x, reverse)
+                return self._logistic_share(x)
+            value = self if other.dtype.kind == "float" else self._floating()
+            return value._binop(Ops.FDIV, x, reverse)
         if rounding_mode not in ("trunc", "floor"):
             raise ArgumentError(
                 f"div: rounding_mode {rounding_mode!r}; 'trunc', 'floor' or None would do"
             )
-        a, b = self.pair(x, "div", reverse)
+        a, b = self._pair(x, "div", reverse)
         if a.dtype is dtypes.bool:
             a, b = a.cast(dtypes.default_int), b.cast(dtypes.default_int)
         if a.dtype.kind == "float":
@@ -201,7 +201,7 @@ class MathMixin(FunctionMixin):
         Shapes: self [*b, n], x [*b, n] -> [*b, n]; b broadcasts.
         Error: none, where self is less than 2**138 times x; else NaN.
         """
-        a, b = self.pair(x, "mod", reverse)
+        a, b = self._pair(x, "mod", reverse)
         if a.dtype is dtypes.bool:
             a, b = a.cast(dtypes.default_int), b.cast(dtypes.default_int)
         if a.dtype.kind == "float":
@@ -232,9 +232,9 @@ class MathMixin(FunctionMixin):
 
     # bits
 
-    def need_bits(self, x: Any, what: str, shift: bool = False) -> None:
+    def _need_bits(self, x: Any, what: str, shift: bool = False) -> None:
         """Raises DTypeError where self or `x` has no bits to work on."""
-        for dtype in (self.dtype, self.operand(x, what).dtype):
+        for dtype in (self.dtype, self._operand(x, what).dtype):
             if dtype.kind == "float" or (shift and dtype.kind == "bool"):
                 wanted = "ints are wanted" if shift else "ints or bools are wanted"
                 raise DTypeError(f"{what}: {dtype.name} has no bits to work on; {wanted}")
@@ -242,32 +242,32 @@ class MathMixin(FunctionMixin):
     def bitwise_and(self, x: Any, reverse: bool = False) -> Self:
         """self & x, of ints or bools; a number is taken by its bits, signed or not."""
         x = mask_beside(self, x, "bitwise_and")
-        return self.binop(Ops.AND, x, reverse)
+        return self._binop(Ops.AND, x, reverse)
 
     def bitwise_or(self, x: Any, reverse: bool = False) -> Self:
         """self | x, of ints or bools; a number is taken by its bits, signed or not."""
         x = mask_beside(self, x, "bitwise_or")
-        return self.binop(Ops.OR, x, reverse)
+        return self._binop(Ops.OR, x, reverse)
 
     def bitwise_xor(self, x: Any, reverse: bool = False) -> Self:
         """self ^ x, of ints or bools; a number is taken by its bits, signed or not."""
         x = mask_beside(self, x, "bitwise_xor")
-        return self.binop(Ops.XOR, x, reverse)
+        return self._binop(Ops.XOR, x, reverse)
 
     def lshift(self, x: Any, reverse: bool = False) -> Self:
         """self << x, of ints."""
-        return self.shift(Ops.SHL, x, reverse, "lshift")
+        return self._shift(Ops.SHL, x, reverse, "lshift")
 
     def rshift(self, x: Any, reverse: bool = False) -> Self:
         """self >> x, of ints; signed ones keep their sign."""
-        return self.shift(Ops.SHR, x, reverse, "rshift")
+        return self._shift(Ops.SHR, x, reverse, "rshift")
 
-    def shift(self, op: Ops, x: Any, reverse: bool, what: str) -> Self:
+    def _shift(self, op: Ops, x: Any, reverse: bool, what: str) -> Self:
         """A shift by `x` bits."""
-        self.need_bits(x, what, shift=True)
+        self._need_bits(x, what, shift=True)
         if isinstance(x, int) and not reverse and x < 0:
             raise ArgumentError(f"{what}: by {x} bits; a count that is not negative is wanted")
-        return self.binop(op, x, reverse)
+        return self._binop(op, x, reverse)
 
     # powers
 
@@ -280,10 +280,10 @@ class MathMixin(FunctionMixin):
         Raises: DTypeError for an int to a negative power.
         """
         if not reverse and isinstance(x, (int, float)) and not isinstance(x, bool):
-            return self.power_of_number(x)
+            return self._power_of_number(x)
         if not isinstance(x, (Handle, int, float)) and is_complex(x):
-            return self.binop(Ops.POW, x, reverse)
-        base, exponent = self.pair(x, "pow", reverse)
+            return self._binop(Ops.POW, x, reverse)
+        base, exponent = self._pair(x, "pow", reverse)
         if base.dtype is dtypes.bool:
             base, exponent = base.cast(dtypes.default_int), exponent.cast(dtypes.default_int)
         if reverse and base.dtype.kind == "float" and x == 2:
@@ -293,31 +293,31 @@ class MathMixin(FunctionMixin):
             return wide.cast(base.dtype)
         return base.alu(Ops.POW, exponent)
 
-    def power_of_number(self, x: float) -> Self:
+    def _power_of_number(self, x: float) -> Self:
         """self ** x for a plain number."""
         if self.dtype is dtypes.bool and isinstance(x, int):
-            return self.cast(dtypes.default_int).power_of_number(x)
-        base = self if isinstance(x, int) else self.floating()
+            return self.cast(dtypes.default_int)._power_of_number(x)
+        base = self if isinstance(x, int) else self._floating()
         if x < 0 and base.dtype.kind != "float":
             raise DTypeError(
                 f"pow: {self.dtype.name} to the power {x} is no int; cast the base to a float"
             )
         if x == 0:
-            return base.linked(base.const_like(1))
+            return base._linked(base.const_like(1))
         if x in (-0.5, -1):
-            return base.power_of_number(-x).reciprocal()
+            return base._power_of_number(-x).reciprocal()
         if x in (-2, -3, -4):
             inverse = base.reciprocal()
-            slope = inverse.power_of_number(-x) * inverse * x
-            return base.with_slope(base.power_of_number(-x).reciprocal(), slope)
+            slope = inverse._power_of_number(-x) * inverse * x
+            return base._with_slope(base._power_of_number(-x).reciprocal(), slope)
         if x == 0.5:
             return base.sqrt()
         if x in (1, 2, 3, 4):
-            square = base * base if x > 1 else base.own()
+            square = base * base if x > 1 else base._own()
             return square if x < 3 else square * (base if x == 3 else square)
         if base.dtype.kind == "float" and base.dtype.itemsize < 4:
-            return base.cast(dtypes.float32).binop(Ops.POW, x).cast(base.dtype)
-        return base.binop(Ops.POW, x)
+            return base.cast(dtypes.float32)._binop(Ops.POW, x).cast(base.dtype)
+        return base._binop(Ops.POW, x)
 
     def __pow__(self, x: Any) -> Self:
         return self.pow(x)
@@ -357,10 +357,10 @@ class MathMixin(FunctionMixin):
         Shapes: self [*s] -> [*s].
         """
         if self.dtype is dtypes.bool:
-            return self.own()
-        found = (self > 0).where(self.scalar(1), self.scalar(0))
+            return self._own()
+        found = (self > 0).where(self._scalar(1), self._scalar(0))
         if self.dtype.kind != "uint":
-            found = (self < 0).where(self.scalar(-1), found)
+            found = (self < 0).where(self._scalar(-1), found)
         return found if self.dtype.kind != "float" else self.isnan().where(math.nan, found)
 
     def copysign(self, other: Any) -> Self:
@@ -368,7 +368,7 @@ class MathMixin(FunctionMixin):
 
         Shapes: self [*b, n], other [*b, n] -> [*b, n]; b broadcasts.
         """
-        value, sign = self.floating().broadcasted(other)
+        value, sign = self._floating()._broadcasted(other)
         bits = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
         size = value.abs()
         negative = sign.detach().bitcast(bits[sign.dtype.itemsize]) < 0
@@ -381,7 +381,7 @@ class MathMixin(FunctionMixin):
         """
         if beyond(x, self.dtype) < 0:
             return self
-        a, b = self.pair(x, "maximum")
+        a, b = self._pair(x, "maximum")
         return a.alu(Ops.OR if a.dtype is dtypes.bool else Ops.MAX, b)
 
     def minimum(self, x: Any) -> Self:
@@ -391,10 +391,10 @@ class MathMixin(FunctionMixin):
         """
         if beyond(x, self.dtype) > 0:
             return self
-        a, b = self.pair(x, "minimum")
+        a, b = self._pair(x, "minimum")
         if a.dtype is dtypes.bool:
             return a.alu(Ops.AND, b)
-        return a.reversed_order().alu(Ops.MAX, b.reversed_order()).reversed_order()
+        return a._reversed_order().alu(Ops.MAX, b._reversed_order())._reversed_order()
 
     def clamp(self, min_: Any = None, max_: Any = None) -> Self:
         """Self held between `min_` and `max_`, either of which may be left out.
@@ -407,7 +407,7 @@ class MathMixin(FunctionMixin):
         held: Self = self
         if self.dtype.kind == "float" and self._requires_grad is not False:
             # NaN is between no bounds: no gradient passes there.
-            held = self.with_slope(self, self.ne(self))
+            held = self._with_slope(self, self.ne(self))
         # Not by maximum, which shares the gradient out where both sides are equal: a bound is not
         # something to learn, and self at it is not cut off.
         # What no value of the dtype passes holds none of them back.
@@ -442,7 +442,7 @@ class MathMixin(FunctionMixin):
         Shapes: self [*s] -> [*s].
         """
         if self.dtype.kind != "float":
-            return self.own()
+            return self._own()
         whole = self.trunc()
         return (self < whole).where(whole - 1, whole)
 
@@ -452,7 +452,7 @@ class MathMixin(FunctionMixin):
         Shapes: self [*s] -> [*s].
         """
         if self.dtype.kind != "float":
-            return self.own()
+            return self._own()
         whole = self.trunc()
         return (self > whole).where(whole + 1, whole)
 
@@ -462,13 +462,13 @@ class MathMixin(FunctionMixin):
         Shapes: self [*s] -> [*s].
         """
         if self.dtype.kind != "float":
-            return self.own()
+            return self._own()
         whole = self.trunc()
         rest = self - whole
         size = rest.abs()
         odd = (whole * 0.5).trunc().ne(whole * 0.5)
         away = (size > 0.5) | (size.eq(0.5) & odd)
-        return away.where(whole + (rest < 0).where(rest.scalar(-1), rest.scalar(1)), whole)
+        return away.where(whole + (rest < 0).where(rest._scalar(-1), rest._scalar(1)), whole)
 
     # questions
 
@@ -505,7 +505,7 @@ class MathMixin(FunctionMixin):
 
         Shapes: self [*b, n], other [*b, n] -> [*b, n]; b broadcasts.
         """
-        x, y = self.broadcasted(other)
+        x, y = self._broadcasted(other)
         if x.dtype is dtypes.bool:
             return x.eq(y)
         bound = y.abs() * rtol + atol

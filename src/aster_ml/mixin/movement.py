@@ -1,4 +1,4 @@
-"""Movement vocabulary shared by UOp and Tensor, all over the one primitive `mop`.
+"""Movement vocabulary shared by UOp and Tensor, all over the one primitive `_mop`.
 
 Receives sizes (ints, or index nodes where a size is symbolic) and checks them; returns the same
 elements under other indices. Nothing here computes a value.
@@ -97,11 +97,11 @@ class MovementMixin(OwnMixin):
         """Sizes, outermost first."""
         raise NotImplementedError
 
-    def mop(self, op: Ops, arg: Any) -> Self:
+    def _mop(self, op: Ops, arg: Any) -> Self:
         """The movement node `op` with a complete, checked argument."""
         raise NotImplementedError
 
-    def seen_as(self, make: Callable[[Any], Any]) -> Self:
+    def _seen_as(self, make: Callable[[Any], Any]) -> Self:
         """Applies `make` to self, movement alone, as one view, whatever it pads on the way."""
         return make(self)  # type: ignore[no-any-return]
 
@@ -114,7 +114,7 @@ class MovementMixin(OwnMixin):
         """Number of elements."""
         return prod(self.shape)
 
-    def resolve_axis(self, axis: int, what: str, extra: int = 0) -> int:
+    def _resolve_axis(self, axis: int, what: str, extra: int = 0) -> int:
         """`axis` counted from the front; `extra` axes more may be named.
 
         Raises: IndexRangeError when there is no such axis; ArgumentError for what is no int.
@@ -131,7 +131,7 @@ class MovementMixin(OwnMixin):
             )
         return axis + span if axis < 0 else axis
 
-    def resolve_axes(self, axis: Any, what: str) -> tuple[int, ...]:
+    def _resolve_axes(self, axis: Any, what: str) -> tuple[int, ...]:
         """One axis, several, or None for all, counted from the front, each named once.
 
         Raises: IndexRangeError; ArgumentError when an axis is named twice.
@@ -139,13 +139,13 @@ class MovementMixin(OwnMixin):
         if axis is None:
             return tuple(range(len(self.shape)))
         if isinstance(axis, int):
-            found: tuple[int, ...] = (self.resolve_axis(axis, what),)
+            found: tuple[int, ...] = (self._resolve_axis(axis, what),)
         elif not hasattr(axis, "__iter__"):
             raise ArgumentError(
                 f"{what}: axis {axis!r} is {kind_of(axis)}; an int, or several, is wanted"
             )
         else:
-            found = tuple([self.resolve_axis(a, what) for a in axis])
+            found = tuple([self._resolve_axis(a, what) for a in axis])
             if len(set(found)) != len(found):
                 raise ArgumentError(f"{what}: axes {tuple(axis)} name one axis twice")
         return found if self.shape else ()
@@ -191,7 +191,7 @@ class MovementMixin(OwnMixin):
                 f"reshape: {show_shape(old)} has {show_size(prod(old))} elements, "
                 f"{show_shape(result)} has {show_size(prod(result))}"
             )
-        return self.mop(Ops.RESHAPE, result)
+        return self._mop(Ops.RESHAPE, result)
 
     def view(self, shape: Any, *args: Any) -> Self:
         """`reshape` under another name."""
@@ -218,9 +218,9 @@ class MovementMixin(OwnMixin):
                     f"expand: axis {i} of {show_shape(full)} has size {show_size(have)}, which "
                     f"does not repeat to {show_size(want[i])} in {show_shape(tuple(want))}"
                 )
-        return self.broadcast_to(tuple(want))
+        return self._broadcast_to(tuple(want))
 
-    def broadcast_to(self, shape: Sizes) -> Self:
+    def _broadcast_to(self, shape: Sizes) -> Self:
         """Self repeated to `shape`, which it is known to broadcast to."""
         old = self.shape
         if old == shape:
@@ -234,8 +234,8 @@ class MovementMixin(OwnMixin):
                     for have, want in zip(full, shape, strict=True)
                 ]
             )
-        value = self if full == old else self.mop(Ops.RESHAPE, full)
-        return value if full == shape else value.mop(Ops.EXPAND, shape)
+        value = self if full == old else self._mop(Ops.RESHAPE, full)
+        return value if full == shape else value._mop(Ops.EXPAND, shape)
 
     def permute(self, order: Any, *args: Any) -> Self:
         """The axes in another order: axis i of the result is axis order[i] of self.
@@ -243,22 +243,22 @@ class MovementMixin(OwnMixin):
         Shapes: self [n, m, k], order=(2, 0, 1) -> [k, n, m].
         Raises: ShapeError unless every axis is named once.
         """
-        axes = tuple([self.resolve_axis(a, "permute") for a in argfix(order, *args)])
+        axes = tuple([self._resolve_axis(a, "permute") for a in argfix(order, *args)])
         if sorted(axes) != list(range(self.ndim)):
             raise ShapeError(
                 f"permute: {argfix(order, *args)} does not name each of the {self.ndim} axes of "
                 f"{show_shape(self.shape)} once"
             )
-        return self if axes == tuple(range(len(axes))) else self.mop(Ops.PERMUTE, axes)
+        return self if axes == tuple(range(len(axes))) else self._mop(Ops.PERMUTE, axes)
 
     def flip(self, axis: Any, *args: Any) -> Self:
         """The named axes reversed.
 
         Shapes: self [n, m], axis=(0, 1) -> [n, m].
         """
-        axes = self.resolve_axes(argfix(axis, *args), "flip")
+        axes = self._resolve_axes(argfix(axis, *args), "flip")
         axes = tuple(sorted([a for a in axes if not self.shape[a] == 1]))
-        return self.mop(Ops.FLIP, axes) if axes else self
+        return self._mop(Ops.FLIP, axes) if axes else self
 
     def shrink(self, arg: Sequence[Any]) -> Self:
         """Each axis cut to (start, stop); None leaves an axis whole.
@@ -297,19 +297,19 @@ class MovementMixin(OwnMixin):
             rest = [
                 (a, s) if is_symbolic(a) else (a, b) for (a, b), s in zip(pairs, shape, strict=True)
             ]
-            inner = self.mop(Ops.SHRINK, tuple(rest))
-            return inner.mop(Ops.SHRINK, tuple([(0, count) for count in counts]))
-        return self.mop(Ops.SHRINK, tuple(pairs))
+            inner = self._mop(Ops.SHRINK, tuple(rest))
+            return inner._mop(Ops.SHRINK, tuple([(0, count) for count in counts]))
+        return self._mop(Ops.SHRINK, tuple(pairs))
 
-    def pad_zeros(self, pairs: Sequence[tuple[Any, Any]]) -> Self:
+    def _pad_zeros(self, pairs: Sequence[tuple[Any, Any]]) -> Self:
         """Zeros around each axis, (before, after), neither of them negative."""
         if all(isinstance(b, int) and isinstance(a, int) and b == a == 0 for b, a in pairs):
             return self
-        padded = self.mop(Ops.PAD, tuple(pairs))
+        padded = self._mop(Ops.PAD, tuple(pairs))
         if all(isinstance(s, int) for s in padded.shape):
             return padded
         sizes = zip(self.shape, pairs, strict=True)
-        return padded.broadcast_to(tuple([size_sum(b, s, a) for s, (b, a) in sizes]))
+        return padded._broadcast_to(tuple([size_sum(b, s, a) for s, (b, a) in sizes]))
 
     # what is composed of them
 
@@ -319,7 +319,7 @@ class MovementMixin(OwnMixin):
         Shapes: self [n, m] -> [m, n]; self [n, m, k], dim0=0, dim1=2 -> [k, m, n].
         """
         order = list(range(self.ndim))
-        i, j = self.resolve_axis(dim0, "transpose"), self.resolve_axis(dim1, "transpose")
+        i, j = self._resolve_axis(dim0, "transpose"), self._resolve_axis(dim1, "transpose")
         if order:
             order[i], order[j] = order[j], order[i]
         return self.permute(tuple(order))
@@ -340,7 +340,7 @@ class MovementMixin(OwnMixin):
         shape = self.shape
         if dim is None:
             return self.reshape(tuple([s for s in shape if not s == 1]))
-        axis = self.resolve_axis(dim, "squeeze")
+        axis = self._resolve_axis(dim, "squeeze")
         if not shape or not shape[axis] == 1:
             return self
         return self.reshape(shape[:axis] + shape[axis + 1 :])
@@ -350,7 +350,7 @@ class MovementMixin(OwnMixin):
 
         Shapes: self [n, m], dim=1 -> [n, 1, m]; self [n, m], dim=-1 -> [n, m, 1].
         """
-        axis = self.resolve_axis(dim, "unsqueeze", 1)
+        axis = self._resolve_axis(dim, "unsqueeze", 1)
         return self.reshape(self.shape[:axis] + (1,) + self.shape[axis:])
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
@@ -358,8 +358,8 @@ class MovementMixin(OwnMixin):
 
         Shapes: self [n, *b] -> [n * prod(b)]; self [n, m, k], start_dim=1 -> [n, m * k].
         """
-        start = self.resolve_axis(start_dim, "flatten")
-        end = self.resolve_axis(end_dim, "flatten")
+        start = self._resolve_axis(start_dim, "flatten")
+        end = self._resolve_axis(end_dim, "flatten")
         if end < start:
             raise ArgumentError(f"flatten: axis {end_dim} stands before axis {start_dim}")
         shape = self.shape
@@ -370,7 +370,7 @@ class MovementMixin(OwnMixin):
 
         Shapes: self [n * m, k], dim=0, sizes=(n, m) -> [n, m, k].
         """
-        axis = self.resolve_axis(dim, "unflatten")
+        axis = self._resolve_axis(dim, "unflatten")
         shape = self.shape
         parts = tuple(sizes)
         if any(isinstance(s, int) and s == -1 for s in parts):
@@ -409,16 +409,16 @@ class MovementMixin(OwnMixin):
                     f"pad_to: axis {i} of {show_shape(self.shape)} is larger than the "
                     f"{show_size(want[i])} wanted; shrink_to makes it smaller"
                 )
-        return self.pad_zeros(pairs).own()
+        return self._pad_zeros(pairs)._own()
 
     def repeat(self, repeats: Any, *args: Any) -> Self:
         """The whole laid out `repeats[i]` times along axis i; missing axes are added in front.
 
         Shapes: self [n, m], repeats=(2, 3) -> [2 * n, 3 * m].
         """
-        return self.tiled(repeats, *args).own()
+        return self._tiled(repeats, *args)._own()
 
-    def tiled(self, repeats: Any, *args: Any) -> Self:
+    def _tiled(self, repeats: Any, *args: Any) -> Self:
         """`repeat` as a view."""
         counts = tuple([check_size("repeat", r) for r in argfix(repeats, *args)])
         if len(counts) < self.ndim:
@@ -433,11 +433,11 @@ class MovementMixin(OwnMixin):
             if isinstance(counts[at], int) and counts[at] > 1:
                 # Copies side by side would lie on other devices than their elements.
                 joined = whole.cat(*[whole] * (counts[at] - 1), dim=along)
-                return cast(Self, joined.tiled((*counts[:at], 1, *counts[at + 1 :])))
+                return cast(Self, joined._tiled((*counts[:at], 1, *counts[at + 1 :])))
         split = tuple([s for size in base for s in (1, size)])
         full = tuple([s for r, size in zip(counts, base, strict=True) for s in (r, size)])
         final = tuple([r * size for r, size in zip(counts, base, strict=True)])
-        return self.reshape(split).broadcast_to(full).reshape(final)
+        return self.reshape(split)._broadcast_to(full).reshape(final)
 
     def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
         """Each element along `dim` (of the flattened value when None) `repeats` times in a row.
@@ -445,19 +445,19 @@ class MovementMixin(OwnMixin):
         Shapes: self [n, m], repeats=3, dim=1 -> [n, m * 3].
         """
         value = self.flatten() if dim is None else self
-        axis = 0 if dim is None else self.resolve_axis(dim, "repeat_interleave")
+        axis = 0 if dim is None else self._resolve_axis(dim, "repeat_interleave")
         count = check_size("repeat_interleave", repeats)
         shape = value.shape
         wide = value.reshape(shape[: axis + 1] + (1,) + shape[axis + 1 :])
-        wide = wide.broadcast_to(shape[: axis + 1] + (count,) + shape[axis + 1 :])
-        return wide.reshape(shape[:axis] + (shape[axis] * count,) + shape[axis + 1 :]).own()
+        wide = wide._broadcast_to(shape[: axis + 1] + (count,) + shape[axis + 1 :])
+        return wide.reshape(shape[:axis] + (shape[axis] * count,) + shape[axis + 1 :])._own()
 
     def unfold(self, dim: int, size: Any, step: int) -> Self:
         """Windows of `size` elements along `dim`, `step` apart, on a new last axis.
 
         Shapes: self [n, m], dim=0, size=2, step=1 -> [n - 1, m, 2]; n > 1.
         """
-        axis = self.resolve_axis(dim, "unfold")
+        axis = self._resolve_axis(dim, "unfold")
         length = self.shape[axis]
         if not isinstance(step, int) or step < 1:
             raise ArgumentError(f"unfold: step {step!r}; a positive whole number is wanted")
@@ -472,11 +472,11 @@ class MovementMixin(OwnMixin):
         back = list(range(rank - 1))
         back.insert(axis, rank - 1)
         back.append(rank)
-        return self.seen_as(
-            lambda x: x.permute(order).last_axis_windows(size, step).permute(tuple(back))
+        return self._seen_as(
+            lambda x: x.permute(order)._last_axis_windows(size, step).permute(tuple(back))
         )
 
-    def last_axis_windows(self, size: Any, step: int = 1, dilation: int = 1) -> Self:
+    def _last_axis_windows(self, size: Any, step: int = 1, dilation: int = 1) -> Self:
         """Windows along the last axis: [..., n] -> [..., windows, size], by movement alone.
 
         The row is repeated so often that each window starts one row and `step` elements after the
@@ -492,20 +492,20 @@ class MovementMixin(OwnMixin):
         # A row of n + dilation elements, repeated, brings element k * dilation to column k.
         per = n + dilation
         times = ceildiv(size * per, n)
-        row = self.tiled((*(1,) * len(lead), times))
+        row = self._tiled((*(1,) * len(lead), times))
         row = row.shrink([*[None] * len(lead), (0, size * per)]).reshape((*lead, size, per))
         span = step * (count - 1) + 1
         row = row.shrink([*[None] * (len(lead) + 1), (0, span)])
         if step > 1:
-            row = row.every_nth(step)
+            row = row._every_nth(step)
         rank = len(lead)
         return row.permute((*range(rank), rank + 1, rank))
 
-    def every_nth(self, step: int) -> Self:
+    def _every_nth(self, step: int) -> Self:
         """Elements 0, step, 2 * step, ... of the last axis."""
         *lead, n = self.shape
         count = size_ceildiv(n, step)
-        whole = self.pad_zeros([*[(0, 0)] * len(lead), (0, count * step - n)])
+        whole = self._pad_zeros([*[(0, 0)] * len(lead), (0, count * step - n)])
         parts = whole.reshape((*lead, count, step))
         return parts.shrink([*[None] * (len(lead) + 1), (0, 1)]).reshape((*lead, count))
 

@@ -136,8 +136,8 @@ def right_half(word: W, columns: int) -> W:
 
 def turned(word: W, where: W) -> W:
     """A word with its bits turned over where that is asked for: what is least is greatest then."""
-    zero = word.scalar(0)
-    return word ^ where.where(word.scalar(dtypes.max(word.dtype)), zero).cast(word.dtype)
+    zero = word._scalar(0)
+    return word ^ where.where(word._scalar(dtypes.max(word.dtype)), zero).cast(word.dtype)
 
 
 def exchanged(a: list[W], b: list[W]) -> tuple[list[W], list[W]]:

@@ -52,7 +52,7 @@ class NeuralMixin(Base):
         Dtype: that of self; computed in at least float32.
         Source: Ba, Kiros and Hinton 2016.
         """
-        x, result = self.widened(None)
+        x, result = self._widened(None)
         centred = x - x.mean(axis, keepdim=True)
         scale = ((centred * centred).mean(axis, keepdim=True) + eps).rsqrt()
         return (centred * scale).cast(result)
@@ -69,7 +69,7 @@ class NeuralMixin(Base):
 
         Shapes: self [n, c, *s], weight [c], bias [c], mean [c], invstd [c] -> [n, c, *s].
         """
-        axes = self.resolve_axes(axis, "batchnorm")
+        axes = self._resolve_axes(axis, "batchnorm")
         shape = tuple([s if a in axes else 1 for a, s in enumerate(self.shape)])
         # Factors are joined before they meet the large operand.
         factor = invstd.reshape(shape) if len(invstd.shape) == len(axes) else invstd
@@ -88,7 +88,7 @@ class NeuralMixin(Base):
         if not isinstance(p, (int, float)) or not 0 <= p <= 1:
             raise ArgumentError(f"dropout: p is {p!r}; a probability from 0 to 1 is wanted")
         if not self.training or p == 0:
-            return self.own()
+            return self._own()
         if p == 1:
             return self.zeros_like()
         # Stored: the gradient asks for the same numbers, which cost more than a byte each.
@@ -154,13 +154,13 @@ class NeuralMixin(Base):
         # All products of the gradient are of numbers that tensor cores multiply, too. It takes of
         # each row two numbers, and powers from the scores again.
         again = ((scores - most.contiguous()) * scale).exp()
-        shared = value.broadcast_to((*parts.shape[:-2], *value.shape[-2:]))
+        shared = value._broadcast_to((*parts.shape[:-2], *value.shape[-2:]))
         nodes = [raw.uop, shared.uop, again.uop, total.reciprocal().contiguous().uop]
         if attn_mask is not None and attn_mask.dtype.kind == "float":
-            nodes.append(attn_mask.cast(wide).broadcast_to(scores.shape).uop)
+            nodes.append(attn_mask.cast(wide)._broadcast_to(scores.shape).uop)
         factor = 1 / math.sqrt(self.shape[-1])
         node = UOp(Ops.DETACH, result.dtype, (result.uop, *nodes), RuleArg("attention", factor))
-        return result.derive(node)
+        return result._derive(node)
 
     def sequential(self, ll: Sequence[Callable[[Self], Self]]) -> Self:
         """Self, passed through every function of the list in turn.

@@ -40,7 +40,7 @@ class OrderMixin(NetworkMixin):
         if axis is None:
             place = self.flatten().argmax(0)
             return place.reshape((1,) * self.ndim) if keepdim else place
-        along = self.resolve_axis(axis, "argmax")
+        along = self._resolve_axis(axis, "argmax")
         if not self.shape:
             return self.const_like(0).cast(dtypes.int32)
         size = self.shape[along]
@@ -56,7 +56,7 @@ class OrderMixin(NetworkMixin):
             else (self.arange(size, device=self.device).sub(size, True))
         )
         numbers = numbers.reshape((size, *(1,) * (self.ndim - along - 1)))
-        first = best.where(numbers, numbers.scalar(0)).max(along, keepdim)
+        first = best.where(numbers, numbers._scalar(0)).max(along, keepdim)
         return first.sub(size, True).cast(dtypes.int32)
 
     def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
@@ -67,8 +67,8 @@ class OrderMixin(NetworkMixin):
         Shapes: self [n, m], axis=1 -> [n]; self [n, m] -> [].
         """
         if axis is not None:
-            self.resolve_axis(axis, "argmin")
-        reverse = self.logical_not() if self.dtype is dtypes.bool else self.reversed_order()
+            self._resolve_axis(axis, "argmin")
+        reverse = self.logical_not() if self.dtype is dtypes.bool else self._reversed_order()
         return reverse.argmax(axis, keepdim)
 
     def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
@@ -79,9 +79,9 @@ class OrderMixin(NetworkMixin):
         Shapes: self [n, m], dim=0 -> [n, m], [n, m].
         Dtype: that of self; the default int.
         """
-        axis = self.resolve_axis(dim, "sort")
+        axis = self._resolve_axis(dim, "sort")
         if not self.shape or is_zero(self.shape[axis]) or self.shape[axis] == 1:
-            return self.own(), self.const_like(0).cast(dtypes.int32)
+            return self._own(), self.const_like(0).cast(dtypes.int32)
         size = self.shape[axis]
         if not isinstance(size, int):
             raise symbolic_axis("sort", axis, self.shape)
@@ -102,7 +102,7 @@ class OrderMixin(NetworkMixin):
         Shapes: self [n, m], k=m, dim=1 -> [n, m], [n, m].
         Raises: ArgumentError when the axis has fewer elements.
         """
-        axis = self.resolve_axis(dim, "topk")
+        axis = self._resolve_axis(dim, "topk")
         size = self.shape[axis] if self.shape else 1
         if not isinstance(size, int):
             raise symbolic_axis("topk", axis, self.shape)
@@ -144,7 +144,7 @@ def sort_key(x: S, descending: bool) -> S:
     """A value whose ascending order, compared by <, is the one wanted; NaN aside."""
     if not descending:
         return x.cast(dtypes.int32) if x.dtype is dtypes.bool else x
-    return x.logical_not().cast(dtypes.int32) if x.dtype is dtypes.bool else x.reversed_order()
+    return x.logical_not().cast(dtypes.int32) if x.dtype is dtypes.bool else x._reversed_order()
 
 
 def counted_places(x: S, descending: bool) -> S:
@@ -162,7 +162,7 @@ def counted_places(x: S, descending: bool) -> S:
         before = before | plain | (nan & nan_other & earlier)
     rank = before.cast(dtypes.int32).sum(-1).contiguous()
     hit = rank.unsqueeze(-2).eq(place.reshape((size, 1)))
-    return hit.where(place.reshape((1, size)), place.scalar(0)).sum(-1)
+    return hit.where(place.reshape((1, size)), place._scalar(0)).sum(-1)
 
 
 def network_places(x: S, count: int, descending: bool) -> S:
@@ -179,8 +179,8 @@ def network_places(x: S, count: int, descending: bool) -> S:
     pairs = [*[(0, 0)] * len(lead), (0, width - size)]
     place = x.arange(width, device=x.device, dtype=dtypes.uint64)
     # What fills up the row comes after everything: its places are the greatest.
-    key = (place < size).where(key.pad(pairs), key.scalar(dtypes.max(key.dtype)))
-    place = place.broadcast_to(key.shape)
+    key = (place < size).where(key.pad(pairs), key._scalar(dtypes.max(key.dtype)))
+    place = place._broadcast_to(key.shape)
     words: list[S]
     if key.dtype is dtypes.uint32:
         words = [(key.cast(dtypes.uint64) << 32) | place]
@@ -202,7 +202,7 @@ def ordered_bits(x: S) -> S:
     if x.dtype.kind == "int":
         return x.cast(dtypes.int64 if wide else dtypes.int32).bitcast(unsigned) ^ sign
     value = x.detach() if wide else x.detach().cast(dtypes.float32)
-    raw = value.eq(0).where(value.scalar(0), value).bitcast(unsigned)
+    raw = value.eq(0).where(value._scalar(0), value).bitcast(unsigned)
     # Negative floats grow downwards: all their bits are turned over, of others the sign alone.
     turned = (raw >> (bits - 1)).ne(0).where(raw.bitwise_not(), raw ^ sign)
-    return value.isnan().where(turned.scalar(dtypes.max(unsigned)), turned)
+    return value.isnan().where(turned._scalar(dtypes.max(unsigned)), turned)

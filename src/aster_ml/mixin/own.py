@@ -14,6 +14,6 @@ class OwnMixin:
 
     __slots__ = ()
 
-    def own(self) -> Self:
+    def _own(self) -> Self:
         """The same elements, as a value that no write to those of self changes."""
         return self

@@ -182,16 +182,16 @@ class PoolMixin(Base):
         if mode == "linear" and self.dtype is dtypes.uint8:
             x = self
             for axis, new in reversed(list(enumerate(size, len(self.shape) - len(size)))):
-                x = x.resize_axis_of_bytes(axis, new, align_corners)
+                x = x._resize_axis_of_bytes(axis, new, align_corners)
             return x
         whole = mode == "linear" and not dtypes.is_float(self.dtype)
         x = self.cast(dtypes.float32) if whole else self
         for axis, new in enumerate(size, len(self.shape) - len(size)):
             if not same_size(x.shape[axis], new):
-                x = x.resize_axis(axis, new, mode, align_corners)
-        return x.round().cast(self.dtype) if whole else x.own()
+                x = x._resize_axis(axis, new, mode, align_corners)
+        return x.round().cast(self.dtype) if whole else x._own()
 
-    def resize_axis(self, axis: int, new: int, mode: str, align_corners: bool) -> Self:
+    def _resize_axis(self, axis: int, new: int, mode: str, align_corners: bool) -> Self:
         """One axis resized; places are fractions of whole numbers, so none is off by rounding."""
         old = self.shape[axis]
         lead = (slice(None),) * axis
@@ -206,14 +206,14 @@ class PoolMixin(Base):
         if mode == "nearest-exact":
             at = self.arange(new, dtype=dtypes.int32, device=self.device)
             return self[(*lead, ((at * 2 + 1) * old).idiv(2 * new))]
-        low, high, above, below = self.neighbours(old, new, align_corners)
+        low, high, above, below = self._neighbours(old, new, align_corners)
         part = above.cast(self.dtype) / below
         part = part.reshape((new, *(1,) * (len(self.shape) - axis - 1)))
         x: Self = self[(*lead, low)]
         more: Self = (self[(*lead, high)] - x) * part
         return x + more
 
-    def neighbours(self, old: int, new: int, align_corners: bool) -> tuple[Self, Self, Self, int]:
+    def _neighbours(self, old: int, new: int, align_corners: bool) -> tuple[Self, Self, Self, int]:
         """For each of `new` places: the elements before and behind it, and how far it is from the
         first of them to the second, as a whole number out of the last result.
         """
@@ -225,16 +225,16 @@ class PoolMixin(Base):
         low = place.idiv(out_of)
         return low, (low + 1).minimum(old - 1), place - low * out_of, out_of
 
-    def resize_axis_of_bytes(self, axis: int, new: int, align_corners: bool) -> Self:
+    def _resize_axis_of_bytes(self, axis: int, new: int, align_corners: bool) -> Self:
         """One axis of uint8 resized linearly, in integers of as many bits as fit 16.
 
         Source: the weights of PyTorch and Pillow.
         """
         old = self.shape[axis]
         if old == new:
-            return self.own()
+            return self._own()
         lead, tail = (slice(None),) * axis, (1,) * (len(self.shape) - axis - 1)
-        low, high, above, out_of = self.neighbours(old, new, align_corners)
+        low, high, above, out_of = self._neighbours(old, new, align_corners)
         places = [
             i * (old - 1) if align_corners else max((2 * i + 1) * old - new, 0) for i in range(new)
         ]
@@ -400,10 +400,10 @@ def pad_last(x: P, pairs: Sequence[tuple[Any, Any]], value: Any = 0) -> P:
         cut = [(smax(-b, 0), s - smax(-a, 0)) for (b, a), s in zip(pairs, sizes)]
         x = x.shrink([*[None] * lead, *cut])
         pairs = [(smax(b, 0), smax(a, 0)) for b, a in pairs]
-    padded = x.pad_zeros([*[(0, 0)] * lead, *pairs])
+    padded = x._pad_zeros([*[(0, 0)] * lead, *pairs])
     if padded is x or value == 0:
         return padded
-    inside = x.full(x.shape[lead:], True, dtype=dtypes.bool, device=x.device).pad_zeros(pairs)
+    inside = x.full(x.shape[lead:], True, dtype=dtypes.bool, device=x.device)._pad_zeros(pairs)
     return inside.where(padded, value)
 
 

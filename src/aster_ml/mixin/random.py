@@ -107,13 +107,13 @@ def draw_words(half: int, count: int, device: str | tuple[str, ...]) -> UOp:
     # were drawn: a replay moves the counter on.
     if HERE.note_draw is not None:
         HERE.note_draw(state, count)
-    parts = [state.mop(Ops.SHRINK, ((i, i + 1),)) for i in range(4)]
+    parts = [state._mop(Ops.SHRINK, ((i, i + 1),)) for i in range(4)]
     # Past 2**32 words the key changes.
     low, high = parts[0], parts[1].alu(Ops.XOR, parts[3])
-    first = UOp.iota(half).cast(dtypes.uint32).alu(Ops.ADD, parts[2].broadcast_to((half,)))
+    first = UOp.iota(half).cast(dtypes.uint32).alu(Ops.ADD, parts[2]._broadcast_to((half,)))
     second = first.alu(Ops.ADD, UOp.const(dtypes.uint32, half & WORD))
     counters = join_words(first, second)
-    return counters.alu(Ops.THREEFRY, join_words(low, high).broadcast_to((half,)))
+    return counters.alu(Ops.THREEFRY, join_words(low, high)._broadcast_to((half,)))
 
 
 def join_words(low: UOp, high: UOp) -> UOp:
@@ -132,11 +132,11 @@ def random_words(count: int, device: str) -> UOp:
     """`count` random uint32 on one axis."""
     half = ceildiv(count, 2)
     bits = draw_words(half, count, device)
-    both = bits.mop(Ops.RESHAPE, (1, half)).broadcast_to((2, half))
+    both = bits._mop(Ops.RESHAPE, (1, half))._broadcast_to((2, half))
     low, high = split_words(both)
-    upper = UOp.iota(2).alu(Ops.CMPNE, UOp.index_const(0)).mop(Ops.RESHAPE, (2, 1))
-    words = upper.broadcast_to((2, half)).alu(Ops.WHERE, high, low).mop(Ops.RESHAPE, (2 * half,))
-    return words if count == 2 * half else words.mop(Ops.SHRINK, ((0, count),))
+    upper = UOp.iota(2).alu(Ops.CMPNE, UOp.index_const(0))._mop(Ops.RESHAPE, (2, 1))
+    words = upper._broadcast_to((2, half)).alu(Ops.WHERE, high, low)._mop(Ops.RESHAPE, (2 * half,))
+    return words if count == 2 * half else words._mop(Ops.SHRINK, ((0, count),))
 
 
 def random_bits(count: int, itemsize: int, device: str) -> UOp:
@@ -145,22 +145,22 @@ def random_bits(count: int, itemsize: int, device: str) -> UOp:
     if itemsize == 4:
         return words
     if itemsize == 8:
-        pairs = words.mop(Ops.RESHAPE, (count, 2))
-        low = pairs.mop(Ops.SHRINK, ((0, count), (0, 1)))
-        high = pairs.mop(Ops.SHRINK, ((0, count), (1, 2)))
-        return join_words(low, high).mop(Ops.RESHAPE, (count,))
+        pairs = words._mop(Ops.RESHAPE, (count, 2))
+        low = pairs._mop(Ops.SHRINK, ((0, count), (0, 1)))
+        high = pairs._mop(Ops.SHRINK, ((0, count), (1, 2)))
+        return join_words(low, high)._mop(Ops.RESHAPE, (count,))
     per = 4 // itemsize
     total = words.shape[0]
-    spread = words.mop(Ops.RESHAPE, (total, 1)).broadcast_to((total, per))
+    spread = words._mop(Ops.RESHAPE, (total, 1))._broadcast_to((total, per))
     shift = (
         UOp.iota(per)
         .cast(dtypes.uint32)
         .alu(Ops.MUL, UOp.const(dtypes.uint32, 8 * itemsize))
-        .mop(Ops.RESHAPE, (1, per))
+        ._mop(Ops.RESHAPE, (1, per))
     )
-    pieces = spread.alu(Ops.SHR, shift.broadcast_to((total, per))).cast(UNSIGNED[itemsize])
-    flat = pieces.mop(Ops.RESHAPE, (total * per,))
-    return flat if flat.shape == (count,) else flat.mop(Ops.SHRINK, ((0, count),))
+    pieces = spread.alu(Ops.SHR, shift._broadcast_to((total, per))).cast(UNSIGNED[itemsize])
+    flat = pieces._mop(Ops.RESHAPE, (total * per,))
+    return flat if flat.shape == (count,) else flat._mop(Ops.SHRINK, ((0, count),))
 
 
 def unit_floats(bits: UOp, dtype: DType) -> UOp:
@@ -194,10 +194,10 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
 
         Shapes: key int [2], counts0 int [n], counts1 int [n] -> [2 * n].
         """
-        words = [key.uop.mop(Ops.SHRINK, ((i, i + 1),)) for i in (0, 1)]
+        words = [key.uop._mop(Ops.SHRINK, ((i, i + 1),)) for i in (0, 1)]
         pairs = join_words(counts0.uop, counts1.uop)
         low, high = split_words(
-            pairs.alu(Ops.THREEFRY, join_words(words[0], words[1]).broadcast_to(pairs.shape))
+            pairs.alu(Ops.THREEFRY, join_words(words[0], words[1])._broadcast_to(pairs.shape))
         )
         return cls.from_uop(low, False).cat(cls.from_uop(high, False))
 
@@ -261,7 +261,7 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
             return cls.zeros(sizes, dtype=element, device=place, requires_grad=requires_grad)
         if element is dtypes.float64:
             both = random_bits(2 * count, 8, place)
-            low, high = [both.mop(Ops.SHRINK, ((i * count, (i + 1) * count),)) for i in (0, 1)]
+            low, high = [both._mop(Ops.SHRINK, ((i * count, (i + 1) * count),)) for i in (0, 1)]
         else:
             low, high = split_words(draw_words(count, 2 * count, place))
         wide = element if element is dtypes.float64 else dtypes.float32
@@ -423,7 +423,7 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
             raise PreconditionError(
                 f"multinomial: {num_samples!r} samples; a positive number is wanted"
             )
-        weights = self.floating().unsqueeze(0) if self.ndim == 1 else self.floating()
+        weights = self._floating().unsqueeze(0) if self.ndim == 1 else self._floating()
         rows, size = weights.shape
         if replacement or num_samples == 1:
             total = weights.cumsum(1)
@@ -451,16 +451,16 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
         """
         kwargs.setdefault("dtype", self.dtype)
         if self.device.__class__ is tuple:
-            return self.drawn_on_each("rand_like", self.rand, kwargs)
+            return self._drawn_on_each("rand_like", self.rand, kwargs)
         kwargs.setdefault("device", self.device)
         return self.rand(self.shape, **kwargs)
 
-    def drawn_on_each(self, what: str, draw: Callable[..., Any], kwargs: dict[str, Any]) -> Self:
+    def _drawn_on_each(self, what: str, draw: Callable[..., Any], kwargs: dict[str, Any]) -> Self:
         """Numbers of its own for each part of self, or the same for all devices."""
         if self.uop.axis is not None:
-            return self.made_on_each(what, draw, kwargs)
+            return self._made_on_each(what, draw, kwargs)
         if "device" in kwargs:
-            self.made_on_each(what, draw, kwargs)
+            self._made_on_each(what, draw, kwargs)
         flag = kwargs.pop("requires_grad", None)
         drawn = draw(self.shape, device=self.device[0], **kwargs)
         return self.from_uop(drawn.uop.shard(self.device), flag)
@@ -475,7 +475,7 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
         kwargs["dtype"] = self.dtype if dtype is None else dtype
         kwargs["requires_grad"] = requires_grad
         if self.device.__class__ is tuple:
-            return self.drawn_on_each("randn_like", self.randn, kwargs)
+            return self._drawn_on_each("randn_like", self.randn, kwargs)
         kwargs.setdefault("device", self.device)
         return self.randn(self.shape, **kwargs)
 
@@ -515,7 +515,7 @@ def stored(
 ) -> H:
     """A drawn row as a tensor of these sizes; stored, unless its one consumer computes it."""
     if sizes != uop.shape:
-        uop = uop.mop(Ops.RESHAPE, sizes)
+        uop = uop._mop(Ops.RESHAPE, sizes)
     if contiguous:
         uop = UOp(Ops.CONTIGUOUS, uop.dtype, (uop,))
     return cls.from_uop(uop, requires_grad)

@@ -1,4 +1,4 @@
-"""Reduction vocabulary shared by UOp and Tensor, all over the one primitive `rop`.
+"""Reduction vocabulary shared by UOp and Tensor, all over the one primitive `_rop`.
 
 Receives axes as users give them; returns values whose reduced axes are gone, or have size 1 with
 `keepdim`. In which dtype a reduction accumulates is decided here.
@@ -42,12 +42,12 @@ class ReduceMixin(OwnMixin):
         # What the mixins beside this one give; UOp lists them before it.
         dtype: DType
         alu: Callable[..., Self]
-        binop: Callable[..., Self]
+        _binop: Callable[..., Self]
         bitwise_not: Callable[[], Self]
-        broadcast_to: Callable[[tuple[Any, ...]], Self]
+        _broadcast_to: Callable[[tuple[Any, ...]], Self]
         cast: Callable[[DTypeLike], Self]
         const_like: Callable[[Any], Self]
-        resolve_axes: Callable[[Any, str], tuple[int, ...]]
+        _resolve_axes: Callable[[Any, str], tuple[int, ...]]
         reshape: Callable[..., Self]
         sqrt: Callable[[], Self]
 
@@ -55,28 +55,28 @@ class ReduceMixin(OwnMixin):
         def shape(self) -> tuple[Any, ...]:
             """Sizes, outermost first."""
 
-    def rop(self, op: Ops, axes: tuple[int, ...]) -> Self:
+    def _rop(self, op: Ops, axes: tuple[int, ...]) -> Self:
         """`axes` folded with `op`; they stay, with size 1."""
         raise NotImplementedError
 
-    def linked(self, value: Self) -> Self:
+    def _linked(self, value: Self) -> Self:
         """`value`, which self has no influence on."""
         return value
 
-    def full_of(self, shape: tuple[Any, ...], value: Any) -> Self:
+    def _full_of(self, shape: tuple[Any, ...], value: Any) -> Self:
         """`value` everywhere, with our dtype and device."""
-        return self.const_like(value).broadcast_to(shape)
+        return self.const_like(value)._broadcast_to(shape)
 
-    def fold(self, op: Ops, axis: Axis, keepdim: bool, what: str) -> Self:
+    def _fold(self, op: Ops, axis: Axis, keepdim: bool, what: str) -> Self:
         """`axis` folded with `op`; without `keepdim` the axes go."""
-        axes = self.resolve_axes(axis, what)
+        axes = self._resolve_axes(axis, what)
         shape = self.shape
         real = tuple([a for a in axes if not shape[a] == 1])
         kept = tuple([1 if i in axes else s for i, s in enumerate(shape)])
         if any(isinstance(s, int) and s == 0 for s in shape):
-            value = self.linked(self.full_of(kept, identity_of(op, self.dtype)))
+            value = self._linked(self._full_of(kept, identity_of(op, self.dtype)))
         else:
-            value = self.rop(op, tuple(sorted(real))) if real else self.own()
+            value = self._rop(op, tuple(sorted(real))) if real else self._own()
         if keepdim or not axes:
             return value
         return value.reshape(tuple([s for i, s in enumerate(shape) if i not in axes]))
@@ -90,8 +90,8 @@ class ReduceMixin(OwnMixin):
         32 bits accumulate in float32.
         """
         if dtype is not None:
-            return self.cast(to_dtype(dtype)).fold(Ops.ADD, axis, keepdim, "sum")
-        total = self.cast(sum_acc_dtype(self.dtype)).fold(Ops.ADD, axis, keepdim, "sum")
+            return self.cast(to_dtype(dtype))._fold(Ops.ADD, axis, keepdim, "sum")
+        total = self.cast(sum_acc_dtype(self.dtype))._fold(Ops.ADD, axis, keepdim, "sum")
         return total.cast(self.dtype) if self.dtype.kind == "float" else total
 
     def prod(
@@ -103,7 +103,7 @@ class ReduceMixin(OwnMixin):
         Dtype: `dtype`, else that of self.
         """
         value = self if dtype is None else self.cast(to_dtype(dtype))
-        return value.fold(Ops.MUL, axis, keepdim, "prod")
+        return value._fold(Ops.MUL, axis, keepdim, "prod")
 
     def max(self, axis: Axis = None, keepdim: bool = False) -> Self:
         """Greatest value over `axis`; NaN where there is one.
@@ -111,7 +111,7 @@ class ReduceMixin(OwnMixin):
         Shapes: self [n, m], axis=1 -> [n].
         """
         op = Ops.OR if self.dtype is dtypes.bool else Ops.MAX
-        return self.fold(op, axis, keepdim, "max")
+        return self._fold(op, axis, keepdim, "max")
 
     def min(self, axis: Axis = None, keepdim: bool = False) -> Self:
         """Least value over `axis`; NaN where there is one.
@@ -119,10 +119,10 @@ class ReduceMixin(OwnMixin):
         Shapes: self [n, m], axis=1 -> [n].
         """
         if self.dtype is dtypes.bool:
-            return self.fold(Ops.AND, axis, keepdim, "min")
-        return self.reversed_order().fold(Ops.MAX, axis, keepdim, "min").reversed_order()
+            return self._fold(Ops.AND, axis, keepdim, "min")
+        return self._reversed_order()._fold(Ops.MAX, axis, keepdim, "min")._reversed_order()
 
-    def reversed_order(self) -> Self:
+    def _reversed_order(self) -> Self:
         """A value of the same dtype whose order is the reverse; twice gives self again."""
         if self.dtype.kind == "float":
             return self.alu(Ops.NEG)
@@ -135,7 +135,7 @@ class ReduceMixin(OwnMixin):
         Shapes: self [n, m], axis=1 -> [n].
         Dtype: bool.
         """
-        return self.cast(dtypes.bool).fold(Ops.OR, axis, keepdim, "any")
+        return self.cast(dtypes.bool)._fold(Ops.OR, axis, keepdim, "any")
 
     def all(self, axis: Axis = None, keepdim: bool = False) -> Self:
         """Tests whether all elements over `axis` are true.
@@ -143,15 +143,15 @@ class ReduceMixin(OwnMixin):
         Shapes: self [n, m], axis=1 -> [n].
         Dtype: bool.
         """
-        return self.cast(dtypes.bool).fold(Ops.AND, axis, keepdim, "all")
+        return self.cast(dtypes.bool)._fold(Ops.AND, axis, keepdim, "all")
 
-    def reduced_count(self, axis: Axis, what: str) -> Any:
+    def _reduced_count(self, axis: Axis, what: str) -> Any:
         """Number of elements that meet in each result."""
-        return prod([self.shape[a] for a in self.resolve_axes(axis, what)])
+        return prod([self.shape[a] for a in self._resolve_axes(axis, what)])
 
-    def divided(self, count: Any) -> Self:
+    def _divided(self, count: Any) -> Self:
         """Self, a float, by a count that may be symbolic."""
-        return self.binop(Ops.FDIV, float(count) if isinstance(count, (int, float)) else count)
+        return self._binop(Ops.FDIV, float(count) if isinstance(count, (int, float)) else count)
 
     def mean(self, axis: Axis = None, keepdim: bool = False) -> Self:
         """Mean over `axis`.
@@ -160,8 +160,8 @@ class ReduceMixin(OwnMixin):
         Dtype: that of self for floats, which accumulate in 32 bits or more; else the default float.
         """
         dtype = least_upper_float(self.dtype)
-        total = self.cast(sum_acc_dtype(dtype)).fold(Ops.ADD, axis, keepdim, "mean")
-        return total.divided(self.reduced_count(axis, "mean")).cast(dtype)
+        total = self.cast(sum_acc_dtype(dtype))._fold(Ops.ADD, axis, keepdim, "mean")
+        return total._divided(self._reduced_count(axis, "mean")).cast(dtype)
 
     def var(self, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Self:
         """Variance over `axis`, the sum of squares divided by the count less `correction`.
@@ -181,12 +181,12 @@ class ReduceMixin(OwnMixin):
             raise ArgumentError(f"var: correction {correction!r} is a str; a number is wanted")
         dtype = least_upper_float(self.dtype)
         wide = self.cast(sum_acc_dtype(dtype))
-        self.resolve_axes(axis, "var")
+        self._resolve_axes(axis, "var")
         mean = wide.mean(axis, keepdim=True)
-        off = wide.alu(Ops.SUB, mean.broadcast_to(wide.shape))
-        squares = off.alu(Ops.MUL, off).fold(Ops.ADD, axis, keepdim, "var")
-        count = self.reduced_count(axis, "var") - correction
-        variance = squares.divided(max(count, 0) if isinstance(count, (int, float)) else count)
+        off = wide.alu(Ops.SUB, mean._broadcast_to(wide.shape))
+        squares = off.alu(Ops.MUL, off)._fold(Ops.ADD, axis, keepdim, "var")
+        count = self._reduced_count(axis, "var") - correction
+        variance = squares._divided(max(count, 0) if isinstance(count, (int, float)) else count)
         return variance.cast(dtype), mean.reshape(variance.shape).cast(dtype)
 
     def std(self, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Self:

@@ -38,7 +38,7 @@ class ScalarMixin(ElementwiseMixin):
 
     def pow(self, x: Any, reverse: bool = False) -> Self:
         """self to the power of x."""
-        return self.binop(Ops.POW, x, reverse)
+        return self._binop(Ops.POW, x, reverse)
 
     def __pow__(self, x: Any) -> Self:
         return self.pow(x)

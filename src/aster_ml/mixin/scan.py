@@ -40,7 +40,7 @@ class ScanMixin(JoinMixin, MathMixin, CreateMixin):
         Dtype: that of `sum`.
         """
         wide = self.cast(sum_acc_dtype(self.dtype))
-        total = scan(wide, Ops.ADD, self.resolve_axis(axis, "cumsum"))
+        total = scan(wide, Ops.ADD, self._resolve_axis(axis, "cumsum"))
         return total.cast(self.dtype) if self.dtype.kind == "float" else total
 
     def cumprod(self, axis: int) -> Self:
@@ -50,7 +50,7 @@ class ScanMixin(JoinMixin, MathMixin, CreateMixin):
         Dtype: the default int for bool, else that of self.
         """
         factors = self.cast(dtypes.default_int) if self.dtype is dtypes.bool else self
-        return scan(factors, Ops.MUL, self.resolve_axis(axis, "cumprod"))
+        return scan(factors, Ops.MUL, self._resolve_axis(axis, "cumprod"))
 
     def cummax(self, axis: int = 0) -> tuple[Self, Self]:
         """Greatest of the elements up to each, and the place of it; of equal ones the last.
@@ -61,7 +61,7 @@ class ScanMixin(JoinMixin, MathMixin, CreateMixin):
         Dtype: that of self; the default int.
         """
         op = Ops.OR if self.dtype is dtypes.bool else Ops.MAX
-        place = self.resolve_axis(axis, "cummax")
+        place = self._resolve_axis(axis, "cummax")
         values = scan(self, op, place)
         return values, last_places(self, values, place)
 
@@ -73,11 +73,11 @@ class ScanMixin(JoinMixin, MathMixin, CreateMixin):
         Shapes: self [n, m], axis=1 -> [n, m], [n, m].
         Dtype: that of self; the default int.
         """
-        place = self.resolve_axis(axis, "cummin")
+        place = self._resolve_axis(axis, "cummin")
         if self.dtype is dtypes.bool:
             values = scan(self, Ops.AND, place)
         else:
-            values = scan(self.reversed_order(), Ops.MAX, place).reversed_order()
+            values = scan(self._reversed_order(), Ops.MAX, place)._reversed_order()
         return values, last_places(self, values, place)
 
     def logcumsumexp(self, axis: int = 0) -> Self:
@@ -85,8 +85,8 @@ class ScanMixin(JoinMixin, MathMixin, CreateMixin):
 
         Shapes: self [n, m], axis=1 -> [n, m].
         """
-        place = self.resolve_axis(axis, "logcumsumexp")
-        x = self.floating()
+        place = self._resolve_axis(axis, "logcumsumexp")
+        x = self._floating()
         if not x.shape or is_zero(x.shape[place]):
             return x
         if x.dtype.itemsize < 4:
@@ -106,13 +106,13 @@ def last_places(x: S, values: S, axis: int) -> S:
         reached = reached | x.isnan()
     numbers = x.arange(x.shape[axis], device=x.device)
     numbers = numbers.reshape((x.shape[axis], *(1,) * (x.ndim - axis - 1)))
-    return scan(reached.where(numbers, numbers.scalar(0)), Ops.MAX, axis)
+    return scan(reached.where(numbers, numbers._scalar(0)), Ops.MAX, axis)
 
 
 def scan(x: S, op: Ops, axis: int) -> S:
     """`x` folded with `op` up to each element of the axis."""
     if not x.shape or is_zero(x.shape[axis]) or x.shape[axis] == 1:
-        return x.own()
+        return x._own()
     if not isinstance(x.shape[axis], int):
         full, part = filled_axis(x, axis, identity_of(op, x.dtype))
         return scan(full, op, axis).shrink(part)
@@ -132,23 +132,23 @@ def scan_axis(x: S, op: Ops, axis: int) -> S:
     """`scan` along an axis of known size."""
     if x.shape[axis] <= LONGEST_ROW:
         return scan_row(x, op, axis)
-    neutral = x.scalar(identity_of(op, x.dtype))
+    neutral = x._scalar(identity_of(op, x.dtype))
     inner = scan_row(blocks_of(x, neutral, axis), op, axis + 1)
     before = shifted(scan_axis(totals_of(inner, axis), op, axis), neutral, axis)
-    return rows_of(inner.alu(op, before.unsqueeze(axis + 1).broadcast_to(inner.shape)), x, axis)
+    return rows_of(inner.alu(op, before.unsqueeze(axis + 1)._broadcast_to(inner.shape)), x, axis)
 
 
 def scan_row(x: S, op: Ops, axis: int) -> S:
     """`scan` along an axis, each result a reduction of the row masked after its place."""
     square = squared(x, axis)
-    kept = up_to(x, axis).where(square, x.scalar(identity_of(op, x.dtype)))
-    return kept.rop(op, (axis + 1,)).reshape(x.shape)
+    kept = up_to(x, axis).where(square, x._scalar(identity_of(op, x.dtype)))
+    return kept._rop(op, (axis + 1,)).reshape(x.shape)
 
 
 def squared(x: S, axis: int) -> S:
     """An axis of n elements as [n, n]: each has all of the row."""
     shape = (*x.shape[:axis], x.shape[axis], *x.shape[axis:])
-    return x.unsqueeze(axis).broadcast_to(shape)
+    return x.unsqueeze(axis)._broadcast_to(shape)
 
 
 def up_to(x: S, axis: int) -> S:
@@ -192,14 +192,14 @@ def shifted(x: S, neutral: S, axis: int) -> S:
 def log_scan(x: S, axis: int) -> S:
     """`logcumsumexp` along an axis: sums of exponentials relative to the maximum so far."""
     if x.shape[axis] > LONGEST_ROW:
-        least = x.scalar(float("-inf"))
+        least = x._scalar(float("-inf"))
         inner = log_scan(blocks_of(x, least, axis), axis + 1)
         before = shifted(log_scan(totals_of(inner, axis), axis), least, axis)
         return rows_of(inner.logaddexp(before.unsqueeze(axis + 1)), x, axis)
     most = scan_row(x, Ops.MAX, axis).detach()
     # Infinities have no difference to themselves.
-    base = most.isfinite().where(most, x.scalar(0))
+    base = most.isfinite().where(most, x._scalar(0))
     square = squared(x, axis)
     off = square - base.unsqueeze(axis + 1)
-    kept = up_to(x, axis).where(off, x.scalar(float("-inf")))
+    kept = up_to(x, axis).where(off, x._scalar(float("-inf")))
     return kept.exp().sum(axis + 1).log() + base

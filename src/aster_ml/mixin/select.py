@@ -74,11 +74,11 @@ class SelectMixin(MathMixin, CreateMixin):
             return self.add(scattered(self, axis, index, value))
         if reduce == "multiply":
             same = named_places(self, axis, index)
-            met = same.where(value.unsqueeze(axis), value.scalar(1)).prod(axis + 1)
+            met = same.where(value.unsqueeze(axis), value._scalar(1)).prod(axis + 1)
             return self.mul(padded_like(met, self, 1))
         numbers = self.arange(1, index.shape[axis] + 1, device=self.device, dtype=dtypes.int32)
         numbers = numbers.reshape((*(1,) * axis, -1, *(1,) * (self.ndim - axis - 1)))
-        last = scattered(self, axis, index, numbers.broadcast_to(index.shape), Ops.MAX)
+        last = scattered(self, axis, index, numbers._broadcast_to(index.shape), Ops.MAX)
         # On other axes the index may be smaller than self: nothing is written past its end.
         inside = [None if i == axis else (0, size) for i, size in enumerate(index.shape)]
         taken = value.gather(axis, last.shrink(inside).maximum(1) - 1)
@@ -108,19 +108,19 @@ class SelectMixin(MathMixin, CreateMixin):
         start = self
         least, greatest = dtypes.min(self.dtype), dtypes.max(self.dtype)
         if not include_self or reduce == "mean":
-            ones = self.full_of(index.shape, 1).cast(dtypes.int32)
+            ones = self._full_of(index.shape, 1).cast(dtypes.int32)
             count = scattered(self, axis, index, ones)
         if not include_self:
             neutral = {"sum": 0, "mean": 0, "prod": 1, "amax": least, "amin": greatest}[reduce]
-            start = count.ne(0).where(self.scalar(neutral), self)
+            start = count.ne(0).where(self._scalar(neutral), self)
         if reduce == "amax":
             return start.maximum(scattered(self, axis, index, value, Ops.MAX))
         if reduce == "amin":
-            turned = scattered(self, axis, index, value.reversed_order(), Ops.MAX)
-            return start.minimum(turned.reversed_order())
+            turned = scattered(self, axis, index, value._reversed_order(), Ops.MAX)
+            return start.minimum(turned._reversed_order())
         if reduce == "prod":
             same = named_places(self, axis, index)
-            met = same.where(value.unsqueeze(axis), self.scalar(1)).prod(axis + 1)
+            met = same.where(value.unsqueeze(axis), self._scalar(1)).prod(axis + 1)
             return start * padded_like(met, self, 1)
         total = start + scattered(self, axis, index, value)
         if reduce == "sum":
@@ -143,8 +143,8 @@ class SelectMixin(MathMixin, CreateMixin):
         if mask.dtype is not dtypes.bool:
             raise DTypeError(f"masked_select: the mask is {mask.dtype.name}; bool is wanted")
         shape = broadcast_shapes("masked_select", self.shape, mask.shape)
-        places = np.flatnonzero(read_mask(mask.broadcast_to(shape), "masked_select"))
-        value: Any = self.broadcast_to(shape).flatten()
+        places = np.flatnonzero(read_mask(mask._broadcast_to(shape), "masked_select"))
+        value: Any = self._broadcast_to(shape).flatten()
         return value[places]  # type: ignore[no-any-return]
 
     def nonzero(self) -> Self:
@@ -177,7 +177,7 @@ class SelectMixin(MathMixin, CreateMixin):
 
     # triangles and diagonals
 
-    def triangle_mask(self, diagonal: int, what: str) -> Self:
+    def _triangle_mask(self, diagonal: int, what: str) -> Self:
         """Where the column is at most the row plus `diagonal`."""
         if self.ndim < 2:
             raise ShapeError(
@@ -192,14 +192,14 @@ class SelectMixin(MathMixin, CreateMixin):
 
         Shapes: self [*b, n, m] -> [*b, n, m].
         """
-        return self.triangle_mask(diagonal, "tril").where(self, self.scalar(0))
+        return self._triangle_mask(diagonal, "tril").where(self, self._scalar(0))
 
     def triu(self, diagonal: int = 0) -> Self:
         """Zeros below the diagonal.
 
         Shapes: self [*b, n, m] -> [*b, n, m].
         """
-        return self.triangle_mask(diagonal - 1, "triu").where(self.scalar(0), self)
+        return self._triangle_mask(diagonal - 1, "triu").where(self._scalar(0), self)
 
     def diag(self) -> Self:
         """A square matrix with self on its diagonal.
@@ -209,8 +209,8 @@ class SelectMixin(MathMixin, CreateMixin):
         if self.ndim != 1:
             raise ShapeError(f"diag: {show_shape(self.shape)} has {self.ndim} axes; one is wanted")
         n = self.shape[0]
-        rows = self.reshape((n, 1)).pad_zeros([(0, 0), (0, n)]).reshape((n * (n + 1),))
-        return rows.shrink([(0, n * n)]).reshape((n, n)).own()
+        rows = self.reshape((n, 1))._pad_zeros([(0, 0), (0, n)]).reshape((n * (n + 1),))
+        return rows.shrink([(0, n * n)]).reshape((n, n))._own()
 
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
         """The diagonal over two axes, which goes to the last; `offset` columns to the right.
@@ -221,7 +221,7 @@ class SelectMixin(MathMixin, CreateMixin):
             raise ShapeError(
                 f"diagonal: {show_shape(self.shape)} has {self.ndim} axes; two or more are wanted"
             )
-        one, two = self.resolve_axis(dim1, "diagonal"), self.resolve_axis(dim2, "diagonal")
+        one, two = self._resolve_axis(dim1, "diagonal"), self._resolve_axis(dim2, "diagonal")
         if one == two:
             raise ArgumentError(f"diagonal: dim1 and dim2 are both axis {one}")
         rest = [i for i in range(self.ndim) if i not in (one, two)]
@@ -231,16 +231,16 @@ class SelectMixin(MathMixin, CreateMixin):
         size = max(min(rows - down, columns - right), 0)
         cut: list[Any] = [None] * len(lead)
         if size == 0:
-            return x.linked(x.full_of((*lead, 0), 0))
+            return x._linked(x._full_of((*lead, 0), 0))
         x = x.shrink([*cut, (down, down + size), (right, right + size)])
 
         def column(x: Any) -> Any:
             # Longer by one than it is wide, each row starts one further: the diagonal is a column.
-            flat = x.reshape((*lead, size * size)).pad_zeros([*[(0, 0)] * len(lead), (0, size)])
+            flat = x.reshape((*lead, size * size))._pad_zeros([*[(0, 0)] * len(lead), (0, size)])
             rows = flat.reshape((*lead, size, size + 1)).shrink([*cut, None, (0, 1)])
             return rows.reshape((*lead, size))
 
-        return x.seen_as(column)
+        return x._seen_as(column)
 
 
 def check_index(x: Any, dim: int, index: Any, what: str) -> int:
@@ -248,7 +248,7 @@ def check_index(x: Any, dim: int, index: Any, what: str) -> int:
     if not isinstance(index, Handle) or index.dtype.kind not in ("int", "uint"):
         kind = index.dtype.name if isinstance(index, Handle) else type(index).__name__
         raise DTypeError(f"{what}: the index is {kind}; a tensor of ints is wanted")
-    axis: int = x.resolve_axis(dim, what)
+    axis: int = x._resolve_axis(dim, what)
     if index.ndim != x.ndim:
         raise ShapeError(
             f"{what}: the index {show_shape(index.shape)} has {index.ndim} axes, the "
@@ -267,7 +267,7 @@ def check_index(x: Any, dim: int, index: Any, what: str) -> int:
 def source_of(x: S, index: S, src: Any, what: str) -> S:
     """The values to scatter, of the shape of the index."""
     if not isinstance(src, Handle):
-        return x.full_of(index.shape, src)
+        return x._full_of(index.shape, src)
     if src.dtype is not x.dtype:
         raise DTypeError(
             f"{what}: values are {src.dtype.name}, the tensor is {x.dtype.name}; "
@@ -288,27 +288,27 @@ def named_places(x: S, axis: int, index: S) -> S:
     """[.., n, k, ..]: whether index k of the axis names place n; other axes as in the index."""
     size, rank = x.shape[axis], x.ndim
     node, valid = index_node(index.uop, size)
-    at = x.from_uop(node.broadcast_to(index.shape).cast(dtypes.int64), False).unsqueeze(axis)
+    at = x.from_uop(node._broadcast_to(index.shape).cast(dtypes.int64), False).unsqueeze(axis)
     places = x.arange(size, device=x.device, dtype=dtypes.int64)
     same = at.eq(places.reshape((*(1,) * axis, size, *(1,) * (rank - axis))))
     if valid is None:
         return same
-    return same & x.from_uop(valid.broadcast_to(index.shape), False).unsqueeze(axis)
+    return same & x.from_uop(valid._broadcast_to(index.shape), False).unsqueeze(axis)
 
 
 def scattered(x: S, axis: int, index: S, value: S, op: Ops = Ops.ADD) -> S:
     """At each place of a value like `x` what is there of the values, by the index, folded."""
     shape, least = index.shape, identity_of(op, value.dtype)
     if any(is_zero(s) for s in shape):
-        return value.full_of(x.shape, least)
+        return value._full_of(x.shape, least)
     node, valid = index_node(index.uop, x.shape[axis])
     if valid is not None:
-        value = value.from_uop(valid.broadcast_to(shape), False).where(value, value.scalar(least))
+        value = value.from_uop(valid._broadcast_to(shape), False).where(value, value._scalar(least))
     nodes = [
-        node.broadcast_to(shape) if i == axis else axis_iota(shape[i], i, shape)
+        node._broadcast_to(shape) if i == axis else axis_iota(shape[i], i, shape)
         for i in range(x.ndim)
     ]
-    met = value.derive(value.uop.scatter_at(max_shape(x.shape), *nodes, op=op))
+    met = value._derive(value.uop.scatter_at(max_shape(x.shape), *nodes, op=op))
     return met if met.shape == x.shape else met.shrink([(0, size) for size in x.shape])
 
 
@@ -318,6 +318,6 @@ def padded_like(value: S, x: S, fill: Any = 0) -> S:
     if all(isinstance(after, int) and after == 0 for _, after in pairs):
         return value
     if fill == 0:
-        return value.pad_zeros(pairs)
-    inside = value.from_uop(UOp.const(dtypes.bool, True), False).broadcast_to(value.shape)
-    return inside.pad_zeros(pairs).where(value.pad_zeros(pairs), value.scalar(fill))
+        return value._pad_zeros(pairs)
+    inside = value.from_uop(UOp.const(dtypes.bool, True), False)._broadcast_to(value.shape)
+    return inside._pad_zeros(pairs).where(value._pad_zeros(pairs), value._scalar(fill))

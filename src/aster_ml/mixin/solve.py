@@ -24,7 +24,7 @@ class SolveMixin(LinalgMixin):
 
     __slots__ = ()
 
-    def square_matrix(self, what: str) -> Any:
+    def _square_matrix(self, what: str) -> Any:
         """Self as floats of at least 32 bits. Raises: ShapeError unless rows equal columns."""
         m, n = matrix_sizes(self, what)
         if m != n:
@@ -36,7 +36,7 @@ class SolveMixin(LinalgMixin):
         """The last two axes exchanged."""
         return self.transpose(-2, -1)
 
-    def eye_like(self) -> Any:
+    def _eye_like(self) -> Any:
         """The identity matrix of our size, dtype and device."""
         places = self.arange(self.shape[-1], device=self.device)
         return places.unsqueeze(-1).eq(places).cast(self.dtype)
@@ -47,7 +47,7 @@ class SolveMixin(LinalgMixin):
         Shapes: self [*b, n, n] -> [*b].
         Raises: ShapeError unless rows equal columns.
         """
-        upper, sign = eliminated(self.square_matrix("det"))
+        upper, sign = eliminated(self._square_matrix("det"))
         return upper.diagonal(dim1=-2, dim2=-1).prod(-1) * sign
 
     def slogdet(self) -> tuple[Any, Any]:
@@ -56,7 +56,7 @@ class SolveMixin(LinalgMixin):
         Shapes: self [*b, n, n] -> [*b], [*b].
         Raises: ShapeError unless rows equal columns.
         """
-        upper, sign = eliminated(self.square_matrix("slogdet"))
+        upper, sign = eliminated(self._square_matrix("slogdet"))
         pivots = upper.diagonal(dim1=-2, dim2=-1)
         return (pivots.sign().prod(-1) * sign).detach(), pivots.abs().log().sum(-1)
 
@@ -66,10 +66,10 @@ class SolveMixin(LinalgMixin):
         Shapes: self [*b, n, n] -> [*b, n, n].
         Raises: ShapeError unless rows equal columns.
         """
-        a = self.square_matrix("inv")
+        a = self._square_matrix("inv")
         fixed = a.detach()
         found = inverse_of(fixed)
-        refined = found + found.dot(a.eye_like() - fixed.dot(found))
+        refined = found + found.dot(a._eye_like() - fixed.dot(found))
         return with_rule("inverse", found.isfinite().where(refined, found), a)
 
     def solve(self, other: Any) -> Any:
@@ -79,7 +79,7 @@ class SolveMixin(LinalgMixin):
         Dtype: what both promote to, and at least float32.
         Raises: ShapeError unless rows equal columns.
         """
-        a, b = self.square_matrix("solve"), wide_floats(other)
+        a, b = self._square_matrix("solve"), wide_floats(other)
         dtype = least_upper_dtype(a.dtype, b.dtype)
         a, b = a.cast(dtype), b.cast(dtype)
         if other.ndim == 1:
@@ -101,7 +101,7 @@ class SolveMixin(LinalgMixin):
         Shapes: self [*b, n, n] -> [*b, n, n].
         Raises: ShapeError unless rows equal columns.
         """
-        a = self.square_matrix("cholesky")
+        a = self._square_matrix("cholesky")
         n = a.shape[-1]
         rest = (a + a.mT) * 0.5
         rows = self.arange(n, device=self.device)
@@ -125,13 +125,13 @@ class SolveMixin(LinalgMixin):
         Shapes: self [*b, n, n] -> [*b, n], [*b, n, n].
         Raises: ShapeError unless rows equal columns.
         """
-        a = self.square_matrix("eigh")
+        a = self._square_matrix("eigh")
         a = (a + a.mT) * 0.5
         if a.shape[-1] == 0:
             return a.sum(-1), a
         fixed = a.detach().contiguous()
         shift = fixed.abs().sum(-1, keepdim=True).max(-2, keepdim=True)
-        _, _, vt = (fixed + shift * a.eye_like()).svd()
+        _, _, vt = (fixed + shift * a._eye_like()).svd()
         found = vt.flip(-2).mT.contiguous().detach()
         values = (found * fixed.dot(found)).sum(-2, keepdim=True)
         vectors = with_rule("eigenvectors", found, a)
@@ -158,7 +158,7 @@ class SolveMixin(LinalgMixin):
             if bit == "1":
                 result = base if result is None else result.dot(base)
             base = base.dot(base)
-        return self.eye_like().expand(self.shape) if result is None else result
+        return self._eye_like().expand(self.shape) if result is None else result
 
     def matrix_rank(self, rtol: Any = None) -> Any:
         """Counts the singular values that exceed `rtol` times the greatest.
@@ -195,8 +195,8 @@ class SolveMixin(LinalgMixin):
         Raises: ShapeError unless the axis has size 3.
         """
         x: Any
-        x, y = self.broadcasted(other)
-        axis = x.resolve_axis(axis, "cross")
+        x, y = self._broadcasted(other)
+        axis = x._resolve_axis(axis, "cross")
         if x.shape[axis] != 3:
             raise ShapeError(f"cross: axis {axis} of {show_shape(x.shape)}; size 3 is wanted")
         return x.roll(-1, axis) * y.roll(-2, axis) - x.roll(-2, axis) * y.roll(-1, axis)
@@ -208,7 +208,7 @@ def tolerance(x: Any, rtol: Any) -> Any:
     Numbers of fewer bits hide it sooner, so the epsilon is that of the dtype that was given.
     """
     if rtol is None:
-        return max(x.shape[-2:]) * epsilon(x.floating().dtype)
+        return max(x.shape[-2:]) * epsilon(x._floating().dtype)
     return rtol.unsqueeze(-1) if hasattr(rtol, "unsqueeze") else rtol
 
 
@@ -252,7 +252,7 @@ def eliminated(a: Any) -> tuple[Any, Any]:
     """
     n = a.shape[-1]
     work = a
-    sign = a.full_of(a.shape[:-2], 1)
+    sign = a._full_of(a.shape[:-2], 1)
     lead = [None] * (a.ndim - 2)
     places = a.arange(n, device=a.device)
     for k in range(n - 1):
@@ -301,7 +301,7 @@ def inverse_of(a: Any) -> Any:
     n = a.shape[-1]
     if n == 0:
         return a
-    eye = a.eye_like().expand(a.shape)
+    eye = a._eye_like().expand(a.shape)
     work = a.cat(eye, dim=-1).contiguous()
     lead = [None] * (a.ndim - 2)
     for k in range(n):

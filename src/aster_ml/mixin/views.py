@@ -80,7 +80,7 @@ class Cell:
         without = []
         for ref in dict.fromkeys((*known, *self.without)):
             handle = ref()
-            if handle is not None and handle.cell is self:
+            if handle is not None and handle._cell is self:
                 if ref in known:
                     del handle.uop
                 # Who reads the new root is asked again.
@@ -104,7 +104,7 @@ class GradientCell(Cell):
 
 def names_of_cell(handle: Any) -> int:
     """Counts the names of a tensor's cell, the asking included."""
-    cell = handle.cell
+    cell = handle._cell
     return getrefcount(cell)
 
 
@@ -112,7 +112,7 @@ class Alone:
     """Reference counts of a cell that nobody else has."""
 
     def __init__(self) -> None:
-        self.cell = Cell()
+        self._cell = Cell()
 
 
 # What Python counts where one tensor has the cell; versions count the asking differently.

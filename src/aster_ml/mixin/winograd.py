@@ -108,7 +108,7 @@ TRANSFORMS: dict[int, tuple[Transform, Transform, Transform]] = {
 
 def part(x: UOp, cuts: dict[int, tuple[int, int]]) -> UOp:
     """Part between two places of some axes."""
-    return x.mop(Ops.SHRINK, tuple([cuts.get(i, (0, s)) for i, s in enumerate(x.shape)]))
+    return x._mop(Ops.SHRINK, tuple([cuts.get(i, (0, s)) for i, s in enumerate(x.shape)]))
 
 
 def stacked(parts: Vector, axis: int) -> UOp:
@@ -117,7 +117,7 @@ def stacked(parts: Vector, axis: int) -> UOp:
     for i, x in enumerate(parts):
         pairs = [(0, 0)] * len(x.shape)
         pairs[axis] = (i, len(parts) - 1 - i)
-        wide = x.mop(Ops.PAD, tuple(pairs))
+        wide = x._mop(Ops.PAD, tuple(pairs))
         result = wide if result is None else plus(result, wide)
     return parts[0] if result is None else result
 
@@ -157,7 +157,7 @@ def transformed_weights(w: UOp, groups: int, m: int) -> UOp:
     The product takes either order of channels; in this one weights are read as they lie.
     """
     o, c = w.shape[:2]
-    w = w.mop(Ops.RESHAPE, (groups, o // groups, c, 3, 3)).mop(Ops.PERMUTE, (3, 4, 0, 1, 2))
+    w = w._mop(Ops.RESHAPE, (groups, o // groups, c, 3, 3))._mop(Ops.PERMUTE, (3, 4, 0, 1, 2))
     for axis in (0, 1):
         w = along(w, axis, TRANSFORMS[m][1])
     return stored(w)
@@ -194,8 +194,8 @@ def convolve(x: UOp, u: UOp, pads: Sequence[tuple[int, int]], way: Way) -> UOp:
         (before, (t + 1) * m - s - before)
         for s, t, (before, _) in zip(image, (th, tw), pads, strict=True)
     ]
-    x = stored(x.mop(Ops.PERMUTE, (0, 2, 3, 1))).mop(Ops.PAD, ((0, 0), *around, (0, 0)))
-    x = gradient_stored(x.mop(Ops.RESHAPE, (n, th + 1, m, tw + 1, m, c)))
+    x = stored(x._mop(Ops.PERMUTE, (0, 2, 3, 1)))._mop(Ops.PAD, ((0, 0), *around, (0, 0)))
+    x = gradient_stored(x._mop(Ops.RESHAPE, (n, th + 1, m, tw + 1, m, c)))
     x = along_windows(x, 1, th, for_inputs)
     x = along_windows(x, 3, tw, for_inputs)
     # Of the blocks of images and of rows, the weights' gradient adds up some, and then these sums.
@@ -203,32 +203,32 @@ def convolve(x: UOp, u: UOp, pads: Sequence[tuple[int, int]], way: Way) -> UOp:
     sums = [whole // part for whole, part in zip(blocks, few, strict=True)]
     apart = sums[0], few[0], sums[1], few[1]
     # [blocks, places of a tile, tiles, c].
-    x = x.mop(Ops.RESHAPE, (blocks[0], images, blocks[1], rows, a, tw, a, c))
-    x = x.mop(Ops.PERMUTE, (0, 2, 4, 6, 1, 3, 5, 7))
-    x = stored(x.mop(Ops.RESHAPE, (*apart, a, a, tiles, c)))
+    x = x._mop(Ops.RESHAPE, (blocks[0], images, blocks[1], rows, a, tw, a, c))
+    x = x._mop(Ops.PERMUTE, (0, 2, 4, 6, 1, 3, 5, 7))
+    x = stored(x._mop(Ops.RESHAPE, (*apart, a, a, tiles, c)))
     if prod(x.shape) * x.dtype.itemsize >= LARGE_NBYTES:
         # The gradient of the weights transforms the input once more.
         x = UOp(Ops.CONTIGUOUS_BACKWARD, x.dtype, (x,), ANEW)
     # As matrices.
     full = (*apart, a, a, groups, tiles, o_group, c_group)
-    x = x.mop(Ops.RESHAPE, (*apart, a, a, tiles, groups, c_group))
-    x = x.mop(Ops.PERMUTE, (0, 1, 2, 3, 4, 5, 7, 6, 8))
-    x = x.mop(Ops.RESHAPE, (*full[:-2], 1, c_group)).mop(Ops.EXPAND, full)
+    x = x._mop(Ops.RESHAPE, (*apart, a, a, tiles, groups, c_group))
+    x = x._mop(Ops.PERMUTE, (0, 1, 2, 3, 4, 5, 7, 6, 8))
+    x = x._mop(Ops.RESHAPE, (*full[:-2], 1, c_group))._mop(Ops.EXPAND, full)
     if prod(sums) > 1:
-        u = u.mop(Ops.RESHAPE, (1, 1, *u.shape)).mop(Ops.EXPAND, (*sums, *u.shape))
+        u = u._mop(Ops.RESHAPE, (1, 1, *u.shape))._mop(Ops.EXPAND, (*sums, *u.shape))
         u = gradient_stored(u)
-    u = u.mop(Ops.RESHAPE, (sums[0], 1, sums[1], 1, a, a, groups, 1, o_group, c_group))
-    y = x.alu(Ops.MUL, u.mop(Ops.EXPAND, full)).rop(Ops.ADD, (9,))
-    y = y.mop(Ops.RESHAPE, (*apart, a, a, groups, tiles, o_group))
-    y = y.mop(Ops.PERMUTE, (0, 1, 2, 3, 4, 5, 7, 6, 8))
-    y = stored(y.mop(Ops.RESHAPE, (*apart, a, a, tiles, groups * o_group)))
-    y = y.mop(Ops.RESHAPE, (*blocks, a, a, tiles, groups * o_group))
+    u = u._mop(Ops.RESHAPE, (sums[0], 1, sums[1], 1, a, a, groups, 1, o_group, c_group))
+    y = x.alu(Ops.MUL, u._mop(Ops.EXPAND, full))._rop(Ops.ADD, (9,))
+    y = y._mop(Ops.RESHAPE, (*apart, a, a, groups, tiles, o_group))
+    y = y._mop(Ops.PERMUTE, (0, 1, 2, 3, 4, 5, 7, 6, 8))
+    y = stored(y._mop(Ops.RESHAPE, (*apart, a, a, tiles, groups * o_group)))
+    y = y._mop(Ops.RESHAPE, (*blocks, a, a, tiles, groups * o_group))
     for axis in (2, 3):
         y = along(y, axis, for_results)
-    y = y.mop(Ops.RESHAPE, (*blocks, m, m, images, rows, tw, groups * o_group))
-    y = gradient_stored(y.mop(Ops.PERMUTE, (0, 4, 1, 5, 2, 6, 3, 7)))
-    y = y.mop(Ops.PERMUTE, (0, 1, 7, 2, 3, 4, 5, 6))
-    return y.mop(Ops.RESHAPE, (n, groups * o_group, th * m, tw * m))
+    y = y._mop(Ops.RESHAPE, (*blocks, m, m, images, rows, tw, groups * o_group))
+    y = gradient_stored(y._mop(Ops.PERMUTE, (0, 4, 1, 5, 2, 6, 3, 7)))
+    y = y._mop(Ops.PERMUTE, (0, 1, 7, 2, 3, 4, 5, 6))
+    return y._mop(Ops.RESHAPE, (n, groups * o_group, th * m, tw * m))
 
 
 def blocks_of_sum(images: int, rows: int, tiles: int, nbytes: int) -> tuple[int, int] | None:

@@ -116,7 +116,7 @@ class FileBytes:
 
     def __init__(self, t: Tensor, what: str) -> None:
         self.nbytes = byte_count(t, what)
-        self.buffer = t.memory() if self.nbytes else None
+        self.buffer = t._memory() if self.nbytes else None
         self.allowance = Allowance(self.nbytes)
 
     def read(self, begin: int, end: int) -> bytes:
@@ -195,10 +195,10 @@ def part_of(t: Tensor, begin: int, end: int) -> Tensor:
 
     why: a kernel gets memory as an argument, so one serves all parts of a form, wherever they lie
     """
-    owner = t.memory().opaque if begin < end and not path_of(t) else None
+    owner = t._memory().opaque if begin < end and not path_of(t) else None
     if not isinstance(owner, np.ndarray) or owner.size != t.shape[0] or owner.flags.writeable:
         return t.shrink(((begin, end),))
-    return t.naming(wrapped_node(owner[begin:end], str(t.device)))
+    return t._naming(wrapped_node(owner[begin:end], str(t.device)))
 
 
 def view_bytes(t: Tensor, begin: int, end: int, dtype: Any, shape: tuple[int, ...]) -> Tensor:

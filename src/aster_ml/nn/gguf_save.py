@@ -70,7 +70,7 @@ def gguf_save(
         file.write(head + bytes(-len(head) % alignment))
         for t in tensors.values():
             source = t.blocks if isinstance(t, QuantTensor) else t
-            data = np.ascontiguousarray(source.memory().numpy()).reshape(-1).view(np.uint8)
+            data = np.ascontiguousarray(source._memory().numpy()).reshape(-1).view(np.uint8)
             file.write(data.data)
             file.write(bytes(-data.nbytes % alignment))
 

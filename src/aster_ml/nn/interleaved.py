@@ -333,20 +333,20 @@ class Interleaver:
         """
         m = packed.shape[0]
         rows = max(nbytes * m // packed.nbytes() // LANES, 1) * LANES
-        if rows >= m or len(packed.shape) != 2 or not packed.blocks.memory().is_seen_by_host():
+        if rows >= m or len(packed.shape) != 2 or not packed.blocks._memory().is_seen_by_host():
             made = self(packed)
             after()
             return made
         whole = Interleaved(packed)
         memory = [Tensor.empty(*t.shape, dtype=t.dtype).realize() for t in whole.memory()]
-        left = [t.memory().as_memoryview() for t in memory]
+        left = [t._memory().as_memoryview() for t in memory]
         blocks, each = packed.blocks.reshape(-1), packed.nbytes() // m
         for start in range(0, m, rows):
             stop = min(start + rows, m)
             part = part_of(blocks, start * each, stop * each)
             shape = (stop - start, *packed.blocks.shape[1:])
             found = self(QuantTensor(packed.type, part.reshape(shape))).memory()
-            for i, made_bytes in enumerate([t.memory().as_memoryview() for t in found]):
+            for i, made_bytes in enumerate([t._memory().as_memoryview() for t in found]):
                 left[i][: len(made_bytes)] = made_bytes
                 left[i] = left[i][len(made_bytes) :]
             after()

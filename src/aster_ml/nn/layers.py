@@ -261,7 +261,7 @@ class LSTMCell:
             )
         if hc is None:
             # Zeros, with which nothing is computed; the weights have gradients all the same.
-            nothing = x.full_of((*x.shape[:-1], hidden), 0)
+            nothing = x._full_of((*x.shape[:-1], hidden), 0)
             hc = nothing, nothing
         gates = x.linear(self.weight_ih.transpose(), self.bias_ih)
         gates = gates + hc[0].linear(self.weight_hh.transpose(), self.bias_hh)

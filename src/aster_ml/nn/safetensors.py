@@ -359,7 +359,7 @@ def safe_save(
     def write(file: Any) -> None:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in order:
-            array = np.ascontiguousarray(tensors[name].memory().numpy())
+            array = np.ascontiguousarray(tensors[name]._memory().numpy())
             file.write(array.reshape(-1).view(np.uint8).data)
 
     write_atomically(pathlib.Path(fn), write)

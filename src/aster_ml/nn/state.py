@@ -177,7 +177,7 @@ def load_state_dict(
             if consume:
                 del state_dict[name]
             elif there.device == value.device:
-                there = there.derive_memory()
+                there = there._derive_memory()
             t.replace(there)
             loaded.append(t)
             waiting.append(t)

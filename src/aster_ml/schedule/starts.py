@@ -89,7 +89,7 @@ def with_starts(
                 values[name] = start
             starts.append((first, size))
             counts.append((0, stop - start))
-        return fresh.src[0].mop(Ops.SHRINK, tuple(starts)).mop(Ops.SHRINK, tuple(counts))
+        return fresh.src[0]._mop(Ops.SHRINK, tuple(starts))._mop(Ops.SHRINK, tuple(counts))
 
     return rebuilt(body, (Ops.SHRINK,), change, order), values
 

@@ -287,6 +287,6 @@ class Recorded:
         back = [order.index(i) for i in range(len(order))]
         flat = self.torch.empty(y.shape, dtype=dtype)
         if y.numel():
-            data = bytearray(y.memory().as_memoryview())
+            data = bytearray(y._memory().as_memoryview())
             flat.copy_(self.torch.frombuffer(data, dtype=dtype).reshape(y.shape))
         return flat.permute(back) if len(back) > 1 else flat

@@ -178,7 +178,7 @@ class Term:
 
     def move(self, op: Ops, arg: Any) -> Term:
         """A movement of the elements; a number stays one."""
-        return self if self.is_number else self.of(self.node.mop(op, arg))
+        return self if self.is_number else self.of(self.node._mop(op, arg))
 
     def reshape(self, shape: Shape) -> Term:
         """The term with another shape; a number needs none."""
@@ -187,7 +187,7 @@ class Term:
         u = self.node
         while u.shape != shape and u.op is Ops.RESHAPE and u not in self.known:
             u = u.src[0]
-        return self.of(u if u.shape == shape else u.mop(Ops.RESHAPE, shape))
+        return self.of(u if u.shape == shape else u._mop(Ops.RESHAPE, shape))
 
     def spread(self, shape: Shape) -> Term:
         """The term with this shape; its own sizes are the same or 1, or it has no axes."""
@@ -195,8 +195,8 @@ class Term:
         if u.shape == shape:
             return self
         if not u.shape:
-            u = u.mop(Ops.RESHAPE, (1,) * len(shape))
-        return self.of(u if u.shape == shape else u.mop(Ops.EXPAND, shape))
+            u = u._mop(Ops.RESHAPE, (1,) * len(shape))
+        return self.of(u if u.shape == shape else u._mop(Ops.EXPAND, shape))
 
     def total(self, axes: tuple[int, ...]) -> Term:
         """Sum over `axes`, which stay with size 1; halves are added up in float32.
@@ -210,7 +210,7 @@ class Term:
             factors.append(-1.0 if u.op is Ops.NEG else u.src[1].arg)
             term = term.of(u.src[0])
         wide = term.convert(sum_acc_dtype(self.node.dtype)).node
-        term = self.of(wide.rop(Ops.ADD, axes)).convert(self.node.dtype)
+        term = self.of(wide._rop(Ops.ADD, axes)).convert(self.node.dtype)
         for factor in reversed(factors):
             term = term.scale(factor)
         return term

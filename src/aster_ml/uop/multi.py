@@ -57,11 +57,11 @@ def joined(parts: Sequence[UOp], axis: int) -> UOp:
         edges = [
             (i * size, total - (i + 1) * size) if a == axis else (0, 0) for a in range(len(shape))
         ]
-        wide = parts[i].mop(Ops.PAD, tuple(edges))
+        wide = parts[i]._mop(Ops.PAD, tuple(edges))
         if result is None:
             result = wide
         else:
-            here = place.alu(Ops.CMPLT, UOp.index_const((i + 1) * size)).broadcast_to(shape)
+            here = place.alu(Ops.CMPLT, UOp.index_const((i + 1) * size))._broadcast_to(shape)
             result = here.alu(Ops.WHERE, wide, result)
     assert result is not None
     return result
@@ -221,7 +221,7 @@ def local_walk(shape: tuple[Any, ...], axis: int, count: int) -> UOp:
     """0, 1, 2, ... along an axis, for a device's part of it."""
     size = shape[axis] // count
     walk = UOp.iota(size).reshape(tuple([size if i == axis else 1 for i in range(len(shape))]))
-    return walk.broadcast_to(localized(shape, axis, size))
+    return walk._broadcast_to(localized(shape, axis, size))
 
 
 def parts_of_name(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:

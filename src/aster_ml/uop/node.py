@@ -254,8 +254,8 @@ class UOp(
         size = prod(room)
         u = UOp.new_buffer(device, size, dtype)
         if room != (size,):
-            u = u.mop(RESHAPE, room)
-        return u if room == shape else u.mop(Ops.SHRINK, tuple([(0, s) for s in shape]))
+            u = u._mop(RESHAPE, room)
+        return u if room == shape else u._mop(Ops.SHRINK, tuple([(0, s) for s in shape]))
 
     @staticmethod
     def param(slot: int, size: Any, dtype: Any = (), device: str | None = None) -> UOp:
@@ -267,7 +267,7 @@ class UOp(
             return UOp(Ops.PARAM, dtype, (), ParamArg(slot, size, device))
         shape = dtype if isinstance(dtype, tuple) else (dtype,)
         flat = UOp(Ops.PARAM, size, (), ParamArg(slot, prod(shape), device))
-        return flat if len(shape) == 1 else flat.mop(RESHAPE, shape)
+        return flat if len(shape) == 1 else flat._mop(RESHAPE, shape)
 
     @staticmethod
     def range(size: sint, axis_id: int, axis_type: AxisType = AxisType.LOOP) -> UOp:
@@ -342,7 +342,7 @@ class UOp(
                 return other
         return (self < other).where(self, other)
 
-    def mop(self, op: Ops, arg: Any) -> UOp:
+    def _mop(self, op: Ops, arg: Any) -> UOp:
         """Movement node; sizes that are no ints become sources, None in their place."""
         if op is PERMUTE or op is FLIP or all_plain(arg):
             u = UOp(op, self.dtype, (self,), arg)
@@ -362,7 +362,7 @@ class UOp(
 
     def shaped(self, shape: Shape) -> UOp:
         """The value in a shape that is known to have as many elements."""
-        return self if self.shape == shape else self.mop(RESHAPE, shape)
+        return self if self.shape == shape else self._mop(RESHAPE, shape)
 
     def stretch(self, axis: int, start: sint, stop: sint) -> UOp:
         """The value from `start` to `stop` along one axis."""
@@ -370,9 +370,9 @@ class UOp(
         if start == 0 and stop == shape[axis]:
             return self
         cut = tuple([(start, stop) if a == axis else (0, n) for a, n in enumerate(shape)])
-        return self.mop(Ops.SHRINK, cut)
+        return self._mop(Ops.SHRINK, cut)
 
-    def rop(self, op: Ops, axes: tuple[int, ...]) -> UOp:
+    def _rop(self, op: Ops, axes: tuple[int, ...]) -> UOp:
         """Tensor-stage REDUCE over `axes`, which stay with size 1."""
         return UOp(Ops.REDUCE, self.dtype, (self,), ReduceArg(op, axes))
 

@@ -53,7 +53,7 @@ def test_a_tensor_that_is_gone_is_not_found() -> None:
 def test_a_view_shows_its_whole() -> None:
     x = memory(4)
     y = x.reshape(2, 2)
-    assert y.ref in list(shown_above(x.uop, ONE_TO_ONE))
+    assert y._ref in list(shown_above(x.uop, ONE_TO_ONE))
 
 
 def replay() -> Callable[[], object]:

@@ -90,7 +90,7 @@ def test_a_lazy_value_of_a_result_keeps_its_memory(answers) -> None:
 def test_bytes_seen_from_outside_stay(answers) -> None:
     x, other = vector(1, 2), vector(5, 6)
     jitted = quick(lambda x: x + 1, x)
-    seen = jitted(x).memory().numpy()
+    seen = jitted(x)._memory().numpy()
     jitted(other)
     jitted(other)
     assert seen.tolist() == [2, 3]
@@ -250,7 +250,7 @@ def test_memory_of_an_argument_that_was_exchanged() -> None:
     jitted = quick(lambda x: x + 1, x)
     x.assign(Tensor(ramp(4, 10)).realize()).realize()
     assert read(jitted(x)) == [11, 12, 13, 14]
-    storage.attach(x.uop.base, Tensor(ramp(4, 20)).contiguous().realize().memory())
+    storage.attach(x.uop.base, Tensor(ramp(4, 20)).contiguous().realize()._memory())
     assert read(jitted(x)) == [21, 22, 23, 24]
 
 

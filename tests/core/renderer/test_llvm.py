@@ -219,7 +219,7 @@ def not_listed(b: Builder) -> None:
 
 def wrong_place(b: Builder) -> None:
     """A node of another stage."""
-    b.uops.append(UOp.param(0, 4, dtypes.float32).alu(Ops.NEG).rop(Ops.ADD, (0,)))
+    b.uops.append(UOp.param(0, 4, dtypes.float32).alu(Ops.NEG)._rop(Ops.ADD, (0,)))
 
 
 @pytest.mark.parametrize("broken, message", [

@@ -323,11 +323,11 @@ def test_pages_of_a_mapped_file_are_given_back(tmp_path: Path) -> None:
     assert x.sum(dtype="int64").item() == numbers.sum(dtype=np.int64)
     assert resident(path) >= numbers.nbytes
     # A part of it: the system maps pages around those that are read.
-    forget_pages(x.memory().as_memoryview()[5000:5001])
+    forget_pages(x._memory().as_memoryview()[5000:5001])
     assert resident(path) == 0
     assert x.tolist() == numbers.tolist()
     # What is no part of a map, and nothing at all.
-    forget_pages(own.memory().as_memoryview())
+    forget_pages(own._memory().as_memoryview())
     forget_pages(memoryview(b""))
     assert own.tolist() == numbers.tolist()
 

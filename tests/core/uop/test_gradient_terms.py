@@ -96,11 +96,11 @@ def test_terms_are_gathered_through_any_depth() -> None:
     for _ in range(5000):
         assert total.op is Ops.MUL
         total = total.src[0]
-    assert total is X.rop(Ops.ADD, (0,))
+    assert total is X._rop(Ops.ADD, (0,))
     moved = term(X)
     for _ in range(5000):
         moved = moved.spread((4, 3)).of(
-            moved.node.mop(Ops.RESHAPE, (3, 1)).mop(Ops.RESHAPE, (1, 3))
+            moved.node._mop(Ops.RESHAPE, (3, 1))._mop(Ops.RESHAPE, (1, 3))
         )
     assert value((-moved).node).tolist() == [[-1.0, 2.0, -3.0]]
 
@@ -116,7 +116,7 @@ def test_factors_and_signs_go_where_there_are_fewer_elements() -> None:
 
 def test_known_nodes_stay_whole() -> None:
     product, negative = X.alu(Ops.MUL, NUMBER), X.alu(Ops.NEG)
-    wide, narrow = X.mop(Ops.EXPAND, (4, 3)), X.cast(dtypes.float16).cast(dtypes.float64)
+    wide, narrow = X._mop(Ops.EXPAND, (4, 3)), X.cast(dtypes.float16).cast(dtypes.float64)
     for node in (product, negative, wide, narrow):
         known = term(node, node)
         assert known.scale(2).node.src[0] is node

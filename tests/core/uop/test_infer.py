@@ -15,7 +15,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import COMPARE, AxisType, Ops, ReduceArg, VarArg
 
 F32, INDEX, BOOL = dtypes.float32, dtypes.index, dtypes.bool
-TABLE = UOp.new_buffer("CPU", 48, F32).mop(Ops.RESHAPE, (8, 6))
+TABLE = UOp.new_buffer("CPU", 48, F32)._mop(Ops.RESHAPE, (8, 6))
 N = UOp.variable("n", 1, 9)
 
 WHOLE_OPS = [
@@ -109,15 +109,15 @@ def test_bounds_of_leaves() -> None:
     "u, shape",
     [
         (TABLE + 1.0, (8, 6)),
-        (TABLE.mop(Ops.PERMUTE, (1, 0)), (6, 8)),
-        (TABLE.mop(Ops.PAD, ((1, 2), (0, 3))), (11, 9)),
-        (TABLE.mop(Ops.SHRINK, ((1, 4), (0, 6))), (3, 6)),
-        (TABLE.mop(Ops.FLIP, (0,)), (8, 6)),
-        (TABLE.mop(Ops.RESHAPE, (48, 1)).mop(Ops.EXPAND, (48, 5)), (48, 5)),
-        (TABLE.rop(Ops.ADD, (1,)), (8, 1)),
-        (TABLE.mop(Ops.RESHAPE, (N, 1)), (N, 1)),
-        (TABLE.mop(Ops.SHRINK, ((0, N), (1, 6))), (N, 5)),
-        (TABLE.mop(Ops.PAD, ((0, N), (0, 0))), (N + 8, 6)),
+        (TABLE._mop(Ops.PERMUTE, (1, 0)), (6, 8)),
+        (TABLE._mop(Ops.PAD, ((1, 2), (0, 3))), (11, 9)),
+        (TABLE._mop(Ops.SHRINK, ((1, 4), (0, 6))), (3, 6)),
+        (TABLE._mop(Ops.FLIP, (0,)), (8, 6)),
+        (TABLE._mop(Ops.RESHAPE, (48, 1))._mop(Ops.EXPAND, (48, 5)), (48, 5)),
+        (TABLE._rop(Ops.ADD, (1,)), (8, 1)),
+        (TABLE._mop(Ops.RESHAPE, (N, 1)), (N, 1)),
+        (TABLE._mop(Ops.SHRINK, ((0, N), (1, 6))), (N, 5)),
+        (TABLE._mop(Ops.PAD, ((0, N), (0, 0))), (N + 8, 6)),
         (TABLE.bitcast(dtypes.int32), (8, 6)),
         (UOp(Ops.BITCAST, dtypes.uint8, (TABLE,)), (8, 24)),
         (TABLE.after(TABLE.store(TABLE)), (8, 6)),
@@ -137,7 +137,7 @@ def test_kernel_reductions_are_scalars() -> None:
 
 
 def test_shapes_that_differ_are_named() -> None:
-    flipped = TABLE.mop(Ops.PERMUTE, (1, 0))
+    flipped = TABLE._mop(Ops.PERMUTE, (1, 0))
     with pytest.raises(ShapeError, match=r"add: shapes \[8,6\] and \[6,8\] differ"):
         _ = (TABLE + flipped).shape
     with pytest.raises(ShapeError, match=r"reshape: \[8,6\] has 48 elements, \[7,7\] has 49"):

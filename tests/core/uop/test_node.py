@@ -226,12 +226,12 @@ def test_sizes() -> None:
 
 def test_movement_keeps_symbolic_sizes_as_sources() -> None:
     table = UOp.new_buffer("CPU", 48, F32)
-    u = table.mop(Ops.SHRINK, ((0, N),)).mop(Ops.RESHAPE, (N, 1)).mop(Ops.EXPAND, (N, N * 2))
+    u = table._mop(Ops.SHRINK, ((0, N),))._mop(Ops.RESHAPE, (N, 1))._mop(Ops.EXPAND, (N, N * 2))
     assert u.arg == (None, None)
     assert u.marg == (N, N * 2)
     assert u.shape == (N, N * 2)
     assert u.base is table
-    assert table.mop(Ops.RESHAPE, (UOp.index_const(6), 8)).arg == (6, 8)
+    assert table._mop(Ops.RESHAPE, (UOp.index_const(6), 8)).arg == (6, 8)
 
 
 def test_where_takes_numbers_and_drops_a_choice_of_equals() -> None:
@@ -281,8 +281,8 @@ def test_a_tag_marks_a_node_and_changes_no_value() -> None:
 
 
 def test_a_stretch_of_an_axis() -> None:
-    x = UOp.param(0, 12, dtypes.float32).mop(Ops.RESHAPE, (3, 4))
-    assert x.stretch(1, 1, 3) is x.mop(Ops.SHRINK, ((0, 3), (1, 3)))
+    x = UOp.param(0, 12, dtypes.float32)._mop(Ops.RESHAPE, (3, 4))
+    assert x.stretch(1, 1, 3) is x._mop(Ops.SHRINK, ((0, 3), (1, 3)))
     assert x.stretch(1, 1, 3).shape == (3, 2)
     assert x.stretch(0, 0, 3) is x
 

@@ -333,7 +333,7 @@ def test_mapped_tensors_lie_where_they_lie(tmp_path: pathlib.Path, alignment: in
     assert MEMORY.in_use("CPU") == before
     assert tensors["q8"].device == "CPU"
     # Each is memory of its own, as far as kernels know, and none of it can be written.
-    memory = [t.blocks.memory() for t in tensors.values()]
+    memory = [t.blocks._memory() for t in tensors.values()]
     assert [b.nbytes for b in memory] == [3, 8, 102]
     assert all([b.base is b and b.is_readonly() for b in memory])
     assert tensors["bytes"].dequantize().tolist() == [1, 2, 3]

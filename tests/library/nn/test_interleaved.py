@@ -156,7 +156,7 @@ def test_matrices_of_one_form_share_a_recording() -> None:
     assert TOTALS.schedule_misses == planned
     for got, p in zip(made, packed):
         assert (got.dequantize().numpy() == p.dequantize().numpy()).all()
-    assert len({id(t.memory()) for m in made for t in m.memory()}) == 3 * len(made)
+    assert len({id(t._memory()) for m in made for t in m.memory()}) == 3 * len(made)
     with pytest.raises(ArgumentError, match="are wanted, F16"):
         make(ggml_quantize(Tensor.randn(16, K), "F16"))
 

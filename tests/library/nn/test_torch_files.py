@@ -35,7 +35,7 @@ def read_again(value: Any, is_zip: bool) -> tuple[tuple[int, ...], bytes]:
     found: Any = torch_load(written({"t": value}, is_zip))["t"]
     if 0 in found.shape:
         return found.shape, b""
-    kept = found.to("CPU").contiguous().realize().memory()
+    kept = found.to("CPU").contiguous().realize()._memory()
     return found.shape, bytes(kept.as_memoryview(copy=True))
 
 

@@ -266,7 +266,7 @@ def load_weights(
 
 def forget(packed: QuantTensor) -> None:
     """Gives pages of a mapped file back that were read to make a weight."""
-    memory = packed.blocks.memory()
+    memory = packed.blocks._memory()
     if memory.is_seen_by_host():
         forget_pages(memory.as_memoryview())
 

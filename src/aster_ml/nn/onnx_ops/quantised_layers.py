@@ -45,7 +45,7 @@ def quantised(y: Tensor, scale: Tensor, zero: Tensor | None, like: Tensor) -> Te
     """Floats as small integers of the type of `zero`, or of `like` without one."""
     if zero is None:
         zero = Tensor.zeros((), dtype=like.dtype, device=like.device)
-    return requantised(y / scale.reshape(()), y.scalar(1.0), zero.reshape(()), zero.dtype)
+    return requantised(y / scale.reshape(()), y._scalar(1.0), zero.reshape(()), zero.dtype)
 
 
 @op("QLinearAdd", "QLinearMul", domain=MICROSOFT)

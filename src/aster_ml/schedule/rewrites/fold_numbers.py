@@ -161,7 +161,7 @@ class Folder:
             if rest != pads:
                 x = x.src[0]
                 if any([p != (0, 0) for p in rest]):
-                    x = x.mop(Ops.PAD, rest)
+                    x = x._mop(Ops.PAD, rest)
                     self.note_padded(x)
                 u = UOp(Ops.REDUCE, u.dtype, (x, *u.src[1:]), u.arg)
         if x not in self.number or not all_int(x.shape) or 0 in x.shape:
@@ -198,7 +198,7 @@ def number_like(u: UOp, value: Any) -> UOp:
     made = UOp(Ops.CONST, u.dtype, place, dtypes.as_const(value, u.dtype))
     if not u.shape:
         return made
-    return made.mop(Ops.RESHAPE, (1,) * len(u.shape)).mop(Ops.EXPAND, u.shape)
+    return made._mop(Ops.RESHAPE, (1,) * len(u.shape))._mop(Ops.EXPAND, u.shape)
 
 
 def is_zero(value: Any) -> bool:

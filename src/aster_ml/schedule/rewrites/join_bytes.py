@@ -55,7 +55,7 @@ def is_run(views: list[UOp], below: UOp) -> bool:
     """Whether views of what is memory, or will be, show an unbroken run of it."""
     if not all_int(below.shape):
         return True
-    shown = UOp.param(0, prod(below.shape), below.dtype).mop(Ops.RESHAPE, below.shape)
+    shown = UOp.param(0, prod(below.shape), below.dtype)._mop(Ops.RESHAPE, below.shape)
     for view in reversed(views):
         shown = view.replace(src=(shown, *view.src[1:]))
     return slice_of_base(shown) is not None
@@ -68,11 +68,11 @@ def of_bytes(source: UOp, count: int) -> UOp:
     """
     whole = WHOLE[count]
     shape = (*source.shape[:-1], source.shape[-1] // count)
-    apart = source.bitcast(dtypes.uint8).mop(Ops.RESHAPE, (*shape, count))
+    apart = source.bitcast(dtypes.uint8)._mop(Ops.RESHAPE, (*shape, count))
     total: UOp | None = None
     for i in range(count):
         box = (*[(0, size) for size in shape], (i, i + 1))
-        byte = apart.mop(Ops.SHRINK, box).mop(Ops.RESHAPE, shape).cast(whole)
+        byte = apart._mop(Ops.SHRINK, box)._mop(Ops.RESHAPE, shape).cast(whole)
         if i:
             # A shift by so many bits, which the machine does not tell from a product.
             byte = byte.alu(Ops.SHL, UOp.const(whole, 8 * i))

@@ -105,7 +105,7 @@ def filled(index: UOp, shape: Shape) -> UOp:
         return index
     if index.op is Ops.CONST:
         return index
-    return index.reshape((1,) * (len(shape) - len(index.shape)) + index.shape).broadcast_to(shape)
+    return index.reshape((1,) * (len(shape) - len(index.shape)) + index.shape)._broadcast_to(shape)
 
 
 def is_less(stored: UOp, found: UOp) -> bool:

@@ -66,10 +66,10 @@ def cropped(u: UOp, part: Part) -> UOp:
         u = u.src[0]
     x, axes = u.src[0], u.arg.axes
     whole = tuple([(0, n) if i in axes else part[i] for i, n in enumerate(x.shape)])
-    found = UOp(Ops.REDUCE, u.dtype, (x.mop(Ops.SHRINK, whole),), u.arg)
+    found = UOp(Ops.REDUCE, u.dtype, (x._mop(Ops.SHRINK, whole),), u.arg)
     for u, part in reversed(above):
         if u.op is Ops.CAST:
             found = UOp(Ops.CAST, u.dtype, (found,), u.arg)
         else:
-            found = found.mop(Ops.RESHAPE, tuple([stop - start for start, stop in part]))
+            found = found._mop(Ops.RESHAPE, tuple([stop - start for start, stop in part]))
     return found

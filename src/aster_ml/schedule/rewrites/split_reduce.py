@@ -76,13 +76,13 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
     main = parts * inner
     split_shape = (*shape[:axis], parts, inner, *shape[axis + 1 :])
     axes = tuple(sorted([a if a < axis else a + 1 for a in u.arg.axes if a != axis] + [axis + 1]))
-    partial = x.stretch(axis, 0, main).mop(Ops.RESHAPE, split_shape).rop(u.arg.op, axes)
+    partial = x.stretch(axis, 0, main)._mop(Ops.RESHAPE, split_shape)._rop(u.arg.op, axes)
     stored = UOp(Ops.CONTIGUOUS, u.dtype, (partial,))
-    total = stored.rop(u.arg.op, (axis,)).mop(Ops.RESHAPE, u.shape)
+    total = stored._rop(u.arg.op, (axis,))._mop(Ops.RESHAPE, u.shape)
     if main == shape[axis]:
         return total
     # What is over is reduced with the parts.
-    rest = x.stretch(axis, main, shape[axis]).rop(u.arg.op, u.arg.axes)
+    rest = x.stretch(axis, main, shape[axis])._rop(u.arg.op, u.arg.axes)
     return total.alu(u.arg.op, rest)
 
 
@@ -137,12 +137,12 @@ def split_product(u: UOp, sides: tuple[int, int], long: list[int], units: int) -
     order = (axis, *[i for i in range(len(shape)) if i != axis])
 
     def apart(factor: UOp) -> UOp:
-        return factor.mop(Ops.RESHAPE, shape).mop(Ops.PERMUTE, order)
+        return factor._mop(Ops.RESHAPE, shape)._mop(Ops.PERMUTE, order)
 
     a, b = (below_cast(f, apart) for f in x.src)
-    partial = a.alu(Ops.MUL, b).rop(Ops.ADD, tuple([i + 1 for i in u.arg.axes]))
+    partial = a.alu(Ops.MUL, b)._rop(Ops.ADD, tuple([i + 1 for i in u.arg.axes]))
     stored = UOp(Ops.CONTIGUOUS, u.dtype, (partial,))
-    return stored.rop(Ops.ADD, (0,)).mop(Ops.RESHAPE, u.shape)
+    return stored._rop(Ops.ADD, (0,))._mop(Ops.RESHAPE, u.shape)
 
 
 def below_cast(value: UOp, change: Callable[[UOp], UOp]) -> UOp:
@@ -159,7 +159,7 @@ def below_cast(value: UOp, change: Callable[[UOp], UOp]) -> UOp:
         return change(value)
     inner = u.src[0]
     for view in reversed(views):
-        inner = inner.mop(view.op, view.arg)
+        inner = inner._mop(view.op, view.arg)
     return UOp(Ops.CAST, u.dtype, (change(inner),))
 
 

@@ -126,7 +126,7 @@ def test_a_reading_goes_beyond_a_source_where_simplifying_says_so() -> None:
     body = Body(UOp.sink(arg=BodyArg(0)), [])
     for _ in range(200):
         size, before, after = draw.randint(1, 6), draw.randint(0, 2), draw.randint(0, 2)
-        pad = UOp.param(0, size, dtypes.float32).mop(Ops.PAD, ((before, after),))
+        pad = UOp.param(0, size, dtypes.float32)._mop(Ops.PAD, ((before, after),))
         r, s = UOp.range(draw.randint(2, 4), 0), UOp.range(2, 1)
         i = r * draw.randint(1, 2) + s * draw.randint(0, 2) + draw.randint(0, 2)
         if draw.random() < 0.3:

@@ -30,7 +30,7 @@ F32, VOID = dtypes.float32, dtypes.void
 R0, R1 = UOp.range(8, 0), UOp.range(6, 1)
 N = UOp.variable("n", 1, 9)
 BUFFER = UOp.new_buffer("CPU:1", 48, F32)
-TABLE = BUFFER.mop(Ops.RESHAPE, (8, 6))
+TABLE = BUFFER._mop(Ops.RESHAPE, (8, 6))
 PARAM = UOp.param(2, 48, F32, "CPU")
 
 
@@ -48,15 +48,17 @@ GRAPHS: dict[str, UOp] = {
     "variable": (N.bind(3) < 4).where(N, R0),
     "buffer": TABLE,
     "param": PARAM,
-    "movement": TABLE.mop(Ops.PAD, ((1, 0), (0, 2))).mop(Ops.FLIP, (1,)).mop(Ops.PERMUTE, (1, 0)),
-    "symbolic": BUFFER.mop(Ops.SHRINK, ((0, N),))
-    .mop(Ops.RESHAPE, (N, 1))
-    .mop(Ops.EXPAND, (N, N + 1)),
-    "reduce": TABLE.rop(Ops.MAX, (0, 1)),
+    "movement": TABLE._mop(Ops.PAD, ((1, 0), (0, 2)))
+    ._mop(Ops.FLIP, (1,))
+    ._mop(Ops.PERMUTE, (1, 0)),
+    "symbolic": BUFFER._mop(Ops.SHRINK, ((0, N),))
+    ._mop(Ops.RESHAPE, (N, 1))
+    ._mop(Ops.EXPAND, (N, N + 1)),
+    "reduce": TABLE._rop(Ops.MAX, (0, 1)),
     "scatter": UOp(Ops.SCATTER, F32, (TABLE, UOp.range(4, 0)), ScatterArg(Ops.ADD, (9,))),
     "stage": UOp(Ops.STAGE, F32, (PARAM.index(R0).load(), R0), StageArg(Memory.LOCAL)),
     "stage on a device": UOp(Ops.STAGE, F32, (PARAM, R0), StageArg(Memory.GLOBAL, "CPU")),
-    "copy": TABLE.copy_to("DISK:/tmp/a file, with (odd) = names#1").mop(Ops.RESHAPE, (48,)),
+    "copy": TABLE.copy_to("DISK:/tmp/a file, with (odd) = names#1")._mop(Ops.RESHAPE, (48,)),
     "quotes": TABLE.copy_to('it\'s "so" \\ # no comment'),
     "device": UOp(Ops.CONST, F32, (UOp(Ops.DEVICE, VOID, (), DeviceArg("CPU")),), 1.5),
     "marks": UOp(Ops.DETACH, F32, (UOp(Ops.CONTIGUOUS, F32, (TABLE,)),)),

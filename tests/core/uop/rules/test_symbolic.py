@@ -178,7 +178,7 @@ def test_conditions(u: UOp, expected: str) -> None:
 
 def buffer(*shape: int) -> UOp:
     """Memory of this shape."""
-    return UOp.new_buffer("CPU", prod(shape), dtypes.float32).mop(Ops.RESHAPE, shape)
+    return UOp.new_buffer("CPU", prod(shape), dtypes.float32)._mop(Ops.RESHAPE, shape)
 
 
 def index_of(u: UOp) -> tuple[UOp, UOp]:
@@ -200,13 +200,13 @@ def windows(x: UOp, k: int, stride: int, dilation: int) -> UOp:
     row = i * grow + dilation
     repeats = ceildiv(k * row, i)
     whole = [(0, s) for s in outer]
-    x = x.mop(Ops.RESHAPE, (*outer, 1, i)).mop(Ops.EXPAND, (*outer, repeats, i))
-    x = x.mop(Ops.RESHAPE, (*outer, repeats * i)).mop(Ops.SHRINK, (*whole, (0, k * row)))
-    x = x.mop(Ops.RESHAPE, (*outer, k, row)).mop(Ops.SHRINK, (*whole, (0, k), (0, o * stride)))
-    x = x.mop(Ops.RESHAPE, (*outer, k, o, stride))
-    x = x.mop(Ops.SHRINK, (*whole, (0, k), (0, o), (0, 1))).mop(Ops.RESHAPE, (*outer, k, o))
+    x = x._mop(Ops.RESHAPE, (*outer, 1, i))._mop(Ops.EXPAND, (*outer, repeats, i))
+    x = x._mop(Ops.RESHAPE, (*outer, repeats * i))._mop(Ops.SHRINK, (*whole, (0, k * row)))
+    x = x._mop(Ops.RESHAPE, (*outer, k, row))._mop(Ops.SHRINK, (*whole, (0, k), (0, o * stride)))
+    x = x._mop(Ops.RESHAPE, (*outer, k, o, stride))
+    x = x._mop(Ops.SHRINK, (*whole, (0, k), (0, o), (0, 1)))._mop(Ops.RESHAPE, (*outer, k, o))
     n = len(outer)
-    return x.mop(Ops.PERMUTE, (*range(n), n + 1, n))
+    return x._mop(Ops.PERMUTE, (*range(n), n + 1, n))
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
@@ -229,7 +229,7 @@ def index_size(size: int, k: int, dilation: int, stride: int) -> int:
 def view(x: UOp, *steps: tuple[Ops, Any]) -> UOp:
     """Movement ops one after the other."""
     for op, arg in steps:
-        x = x.mop(op, arg)
+        x = x._mop(op, arg)
     return x
 
 
@@ -281,15 +281,15 @@ def test_views_index_without_needless_division(
 
 
 def test_convolution_with_padding_has_no_division() -> None:
-    x = buffer(2, 3, 16, 16).mop(PAD, ((0, 0), (0, 0), (1, 1), (1, 1)))
-    x = windows(x.mop(PERMUTE, (0, 1, 3, 2)), 3, 1, 1).mop(PERMUTE, (0, 1, 3, 4, 2))
+    x = buffer(2, 3, 16, 16)._mop(PAD, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    x = windows(x._mop(PERMUTE, (0, 1, 3, 2)), 3, 1, 1)._mop(PERMUTE, (0, 1, 3, 4, 2))
     index, valid = index_of(windows(x, 3, 2, 1))
     assert not [u for u in toposort(index, valid) if u.op in (Ops.IDIV, Ops.MOD)]
     assert len(affine(index, index.ranges)[1]) == 6
 
 
 def test_gathering_the_columns_joins_what_it_can() -> None:
-    x = windows(buffer(1, 16), 3, 1, 1).mop(RESHAPE, (14 * 3,))
+    x = windows(buffer(1, 16), 3, 1, 1)._mop(RESHAPE, (14 * 3,))
     index, _ = index_of(x)
     divisions = [u for u in toposort(index) if u.op in (Ops.IDIV, Ops.MOD)]
     assert len(divisions) == 2, render_expr(index)

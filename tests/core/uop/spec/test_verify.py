@@ -16,7 +16,7 @@ from tests.core.linear_builder import Builder, at
 from tests.core.uop.print.test_text import blocks, kernel, program
 
 F32, I32, INDEX, BOOL, VOID = (dtypes.float32, dtypes.int32, dtypes.index, dtypes.bool, dtypes.void)
-TABLE = UOp.new_buffer("CPU", 48, F32).mop(Ops.RESHAPE, (8, 6))
+TABLE = UOp.new_buffer("CPU", 48, F32)._mop(Ops.RESHAPE, (8, 6))
 R0, R1 = UOp.range(8, 0), UOp.range(6, 1)
 P, Q = UOp.param(0, 48, F32), UOp.param(1, 48, F32)
 N = UOp.variable("n", 1, 9)
@@ -27,9 +27,11 @@ N = UOp.variable("n", 1, 9)
     [
         TABLE,
         TABLE + 1.0,
-        TABLE.mop(Ops.PAD, ((1, 2), (0, 0))).mop(Ops.SHRINK, ((0, 4), (1, 6))).mop(Ops.FLIP, (0,)),
-        TABLE.mop(Ops.RESHAPE, (8, 1, 6)).mop(Ops.EXPAND, (8, 5, 6)).rop(Ops.ADD, (0, 2)),
-        TABLE.mop(Ops.SHRINK, ((0, N.bind(3)), (0, 6))),
+        TABLE._mop(Ops.PAD, ((1, 2), (0, 0)))
+        ._mop(Ops.SHRINK, ((0, 4), (1, 6)))
+        ._mop(Ops.FLIP, (0,)),
+        TABLE._mop(Ops.RESHAPE, (8, 1, 6))._mop(Ops.EXPAND, (8, 5, 6))._rop(Ops.ADD, (0, 2)),
+        TABLE._mop(Ops.SHRINK, ((0, N.bind(3)), (0, 6))),
         TABLE.index(UOp.range(8, 0), UOp.index_const(3)),
         TABLE.after(TABLE.store(TABLE * 2.0)),
         TABLE.copy_to("CPU:1"),
@@ -53,7 +55,7 @@ def test_values_of_the_tensor_stage(u: UOp) -> None:
         (UOp(Ops.ADD, F32, (TABLE, TABLE.cast(I32))), "the dtypes of its sources go together"),
         (UOp(Ops.CMPLT, F32, (TABLE, TABLE)), "the dtypes of its sources go together"),
         (UOp(Ops.WHERE, F32, (TABLE, TABLE, TABLE)), "the dtypes of its sources go together"),
-        (UOp(Ops.ADD, F32, (TABLE, TABLE.mop(Ops.PERMUTE, (1, 0)))), "it has a shape.*differ"),
+        (UOp(Ops.ADD, F32, (TABLE, TABLE._mop(Ops.PERMUTE, (1, 0)))), "it has a shape.*differ"),
         (UOp(Ops.RESHAPE, F32, (TABLE,), (7, 7)), "keeps the number of elements"),
         (UOp(Ops.RESHAPE, I32, (TABLE,), (48,)), "its dtype is that of its first source"),
         (UOp(Ops.EXPAND, F32, (TABLE,), (8, 12)), "changes axes of size 1 alone"),
@@ -72,7 +74,7 @@ def test_values_of_the_tensor_stage(u: UOp) -> None:
         (UOp(Ops.CONST, dtypes.int8, (), 300), "a Python number of its dtype"),
         (UOp(Ops.BIND, INDEX, (N, UOp.index_const(12))), "within the bounds of the variable"),
         (UOp(Ops.STORE, VOID, (TABLE, TABLE.cast(I32))), "the dtype of the target"),
-        (UOp(Ops.STORE, VOID, (TABLE, TABLE.mop(Ops.PERMUTE, (1, 0)))), "the shape of the target"),
+        (UOp(Ops.STORE, VOID, (TABLE, TABLE._mop(Ops.PERMUTE, (1, 0)))), "the shape of the target"),
         (UOp(Ops.AFTER, F32, (TABLE, TABLE)), "what it waits for are effects"),
         (UOp(Ops.DETACH, F32, (TABLE, TABLE)), "pairs of what that is a function of and a slope"),
         (UOp(Ops.PERMUTE, F32, (TABLE,), None), "names every axis once"),
