@@ -62,9 +62,7 @@ def overlapped(
     kept = [Kept(value, numbers) for value in (powers, again)]
     multiply = needed_by([scores, end_of_product(scores, use)], use)
     cut = {powers, again}
-    found: dict[UOp, None] = {}
-    for root in (mixed, end_of_product(mixed, use)):
-        found |= dict.fromkeys(toposort(root, enter=lambda u: u not in cut))
+    found = toposort(mixed, end_of_product(mixed, use), enter=lambda u: u not in cut)
     mix = [u for u in use if u in found and u not in cut]
     finish = [u for u in use if is_private(u) and sums in u.src]
     others = {*mix, *finish}
