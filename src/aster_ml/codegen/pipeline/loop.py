@@ -35,6 +35,7 @@ from dataclasses import replace
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.linearize import memory_of
+from aster_ml.codegen.pipeline.async_mma import settle_where_read, settled
 from aster_ml.codegen.pipeline.lists import (
     Numbers,
     base_of,
@@ -54,7 +55,6 @@ from aster_ml.codegen.plans import (
     PipelinedStores,
     ProducerWarp,
 )
-from aster_ml.codegen.products_in_place import settle_where_read, settled
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod

@@ -12,9 +12,9 @@ why: a tensor core multiplies while other units compute exp
 
 from __future__ import annotations
 
+from aster_ml.codegen.pipeline.async_mma import is_begun
 from aster_ml.codegen.pipeline.lists import Numbers, is_private, needed_by
 from aster_ml.codegen.pipeline.stages import Part, Stages
-from aster_ml.codegen.products_in_place import is_begun
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
