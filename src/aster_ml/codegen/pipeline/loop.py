@@ -129,7 +129,7 @@ class PipelinedLoop:
         self.numbers = Numbers(uops)
         self.parts = self.parts_of(plan, stores)
         # A stage is there for all its readers once the first of them has waited.
-        self.foremost = max([p.ahead for p in self.parts if p.reads])
+        self.foremost = max([p.ahead for p in self.parts if p.reads], default=0)
         # A turn too many would show: the loop ends early.
         self.is_short = any([p.ahead and p.sums for p in self.parts])
         # The loop over tiles, and what is computed in it before the one over strips.
