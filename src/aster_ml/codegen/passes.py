@@ -23,6 +23,7 @@ from aster_ml.codegen.lower.indices import lower_addresses
 from aster_ml.codegen.lower.linearize import check_scratch, linearize
 from aster_ml.codegen.lower.program_order import drop_work_groups, linearize_in_order
 from aster_ml.codegen.opts import Opt, parse_opts
+from aster_ml.codegen.pipeline.async_mma import add_in_place
 from aster_ml.codegen.pipeline.loop import pipeline_loops
 from aster_ml.codegen.plans import (
     ChainedProducts,
@@ -44,7 +45,6 @@ from aster_ml.codegen.plans import (
     UnpackedOperand,
 )
 from aster_ml.codegen.prefetch import ask_for_next_blocks
-from aster_ml.codegen.products_in_place import add_in_place
 from aster_ml.codegen.staging.accumulators import sum_rows
 from aster_ml.codegen.staging.dot_packing import pack_words
 from aster_ml.codegen.staging.epilogue import finish_in_loop

@@ -203,5 +203,5 @@ class BoxBuilder(Builder):
 
     @staticmethod
     def added(results: UOp, again: UOp, mixed: UOp) -> UOp:
-        """Results so far are rescaled first: what a product is added to (`products_in_place`)."""
+        """Results so far are rescaled first: what a product is added to (`async_mma`)."""
         return results.alu(Ops.MUL, again).alu(Ops.ADD, mixed)

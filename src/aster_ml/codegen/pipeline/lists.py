@@ -18,10 +18,8 @@ from aster_ml.uop.ops import Ops
 
 def loop_at(uops: Sequence[UOp], axis_id: int) -> tuple[int, int] | None:
     """Where the loop over an axis begins and ends; None where there is none."""
-    for start, u in enumerate(uops):
-        if u.op is Ops.RANGE and u.arg.id == axis_id:
-            return start, end_of(uops, u)
-    return None
+    starts = [i for i, u in enumerate(uops) if u.op is Ops.RANGE and u.arg.id == axis_id]
+    return (starts[0], end_of(uops, uops[starts[0]])) if starts else None
 
 
 def end_of(uops: Sequence[UOp], loop: UOp) -> int:

@@ -35,6 +35,7 @@ from dataclasses import replace
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.linearize import memory_of
+from aster_ml.codegen.pipeline.async_mma import settle_where_read, settled
 from aster_ml.codegen.pipeline.lists import (
     Numbers,
     base_of,
@@ -54,7 +55,6 @@ from aster_ml.codegen.plans import (
     PipelinedStores,
     ProducerWarp,
 )
-from aster_ml.codegen.products_in_place import settle_where_read, settled
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
@@ -129,7 +129,7 @@ class PipelinedLoop:
         self.numbers = Numbers(uops)
         self.parts = self.parts_of(plan, stores)
         # A stage is there for all its readers once the first of them has waited.
-        self.foremost = max([p.ahead for p in self.parts if p.reads])
+        self.foremost = max([p.ahead for p in self.parts if p.reads], default=0)
         # A turn too many would show: the loop ends early.
         self.is_short = any([p.ahead and p.sums for p in self.parts])
         # The loop over tiles, and what is computed in it before the one over strips.
@@ -170,8 +170,8 @@ class PipelinedLoop:
             # All are done with the last turn of the loop before its stages are filled once more.
             again = [UOp(Ops.BARRIER, dtypes.void, ())] if self.is_repeated() else []
             listed = [*self.stages.brought_once(), *again, *self.along(consumers, self.loop)]
-        first = [self.stages.memories.get(u, u) for u in self.before]
-        uops = once([*self.numbers.memories, *first, *listed, *self.behind])
+        listed = [*[self.stages.memories.get(u, u) for u in self.before], *listed, *self.behind]
+        uops = once([*self.numbers.memories, *listed])
         return replace(self.linear, uops=uops, local_size=size)
 
     def enter_tiles(self) -> None:
@@ -190,8 +190,8 @@ class PipelinedLoop:
         Raises: KernelOptError where barriers count turns, which they do from the first one on.
         """
         left = {u.src[0] for u in self.before if u.op is Ops.END}
-        loops = [u for u in self.before if u.op is Ops.RANGE and u.arg.kind not in NUMBERS_OF_ITEMS]
-        is_inside = any([u not in left for u in loops])
+        loops = [u for u in self.before if u.op is Ops.RANGE and u not in left]
+        is_inside = any([u.arg.kind not in NUMBERS_OF_ITEMS for u in loops])
         if is_inside and self.stages.have_barriers:
             raise KernelOptError(f"{self.linear.name}: boxes are copied ahead of one loop alone")
         return is_inside
@@ -230,7 +230,7 @@ class PipelinedLoop:
         epilogue not below the size of the loop.
         """
         new, size, most = new or {}, loop.src[0], max([p.ahead for p in parts])
-        if any([p.ahead and p.sums for p in parts]):
+        if most and self.is_short:
             size = plus(size, -most)
             loop = self.numbers.loop(loop, size)
         counted = [] if tile is None else [tile.alu(Ops.MUL, size)]
@@ -238,25 +238,21 @@ class PipelinedLoop:
         prologue, epilogue = list[UOp](), list[UOp]()
         for k in range(most):
             early = UOp.const(loop.dtype, k - most)
-            prologue += self.turn([p for p in parts if p.ahead + k >= most], early, early, new)
+            for p in [p for p in parts if p.ahead + k >= most]:
+                prologue += self.at(p, early, early, new)
         for k in range(most if self.is_short else 0):
             late, kept = plus(size, k), self.loads(2)
-            rest = [p for p in parts if p.ahead + k < most]
-            epilogue += [*kept.values(), *self.turn(rest, late, late, {**new, **kept})]
+            epilogue += kept.values()
+            for p in [p for p in parts if p.ahead + k < most]:
+                epilogue += self.at(p, late, late, {**new, **kept})
         if self.is_short:
             prologue, epilogue = map(self.numbers.renumbered, (prologue, epilogue))
         reads = any([p.reads for p in parts])
         there = self.stages.there_once() if reads else []
         if any([p.reads for p in parts if p.ahead]):
             prologue, there = [*there, *prologue], []
-        listed = [
-            *counted,
-            *prologue,
-            *there,
-            size,
-            loop,
-            *self.whole_turn(parts, count, loop, new),
-        ]
+        listed = [*counted, *prologue, *there, size, loop]
+        listed += self.turn(parts, count, loop, new)
         if reads and len(parts) < len(self.parts):
             listed += self.freed(count, loop)
         listed += [ended(loop), *self.stages.landed(0)]
@@ -265,14 +261,6 @@ class PipelinedLoop:
         return [u for u in settle_where_read([*listed, *epilogue]) if u.op is not Ops.CONST]
 
     def turn(self, parts: list[Part], count: UOp, loop: UOp, new: dict[UOp, UOp]) -> list[UOp]:
-        """Each part for the turn that it has in turn `loop`, the one with this number of all."""
-        return [
-            u for p in parts for u in self.at(p, plus(count, p.ahead), plus(loop, p.ahead), new)
-        ]
-
-    def whole_turn(
-        self, parts: list[Part], count: UOp, loop: UOp, new: dict[UOp, UOp]
-    ) -> list[UOp]:
         """The body of the loop, with waits between its parts."""
         meet, kept = meetings(parts, self.stages.have_barriers), self.loads(1)
         most, last = max([p.ahead for p in parts]), [p for p in parts if p.reads][-1:]
@@ -284,7 +272,7 @@ class PipelinedLoop:
                 listed += self.stages.of_turn(Ops.WAIT, plus(count, most), 0)
             handed = kept if part.ahead < most else {}
             listed += [plus(count, part.ahead), *handed.values()]
-            listed += self.turn([part], count, loop, {**new, **handed})
+            listed += self.at(part, count, loop, {**new, **handed})
             if [part] == last and self.stages.have_barriers and not self.settles:
                 listed.append(settled(1))
         return listed
@@ -306,10 +294,11 @@ class PipelinedLoop:
         known = turn.op is Ops.CONST and size.op is Ops.CONST and turn.arg < size.arg
         return None if known or self.is_short or not part.ahead else turn.alu(Ops.CMPLT, size)
 
-    def at(self, part: Part, turn: UOp, step: UOp, new: dict[UOp, UOp]) -> list[UOp]:
-        """A part for another turn, with the wait for its stage and the end of its copies."""
+    def at(self, part: Part, count: UOp, loop: UOp, new: dict[UOp, UOp]) -> list[UOp]:
+        """Lists a part in turn `loop`, the one with number `count` of all: waits, nodes, commit."""
+        turn = plus(count, part.ahead)
         gate = self.gate(part, turn)
-        nodes = self.moved(part.nodes, turn, {self.loop: step, **new}, gate)
+        nodes = self.moved(part.nodes, turn, {self.loop: plus(loop, part.ahead), **new}, gate)
         if part.producer:
             nodes = [*self.stages.of_turn(Ops.ACQUIRE, turn), *nodes]
         elif part.reads and part.ahead == self.foremost and self.stages.have_barriers:
@@ -363,7 +352,7 @@ def once(uops: Iterable[UOp]) -> tuple[UOp, ...]:
 
 
 def copies_of(stores: Sequence[UOp], copies: Copies) -> Copies:
-    """How the stores of a turn copy; what is computed, or too narrow, waits in registers."""
+    """Finds how the stores of a turn copy; what is computed, or too narrow, waits in registers."""
     if any([u.op is Ops.BOX for u in stores]):
         return BOXES
     return copies if all([is_copy(u, copies) for u in stores]) else AT_ONCE

@@ -12,9 +12,9 @@ why: a tensor core multiplies while other units compute exp
 
 from __future__ import annotations
 
+from aster_ml.codegen.pipeline.async_mma import is_begun
 from aster_ml.codegen.pipeline.lists import Numbers, is_private, needed_by
 from aster_ml.codegen.pipeline.stages import Part, Stages
-from aster_ml.codegen.products_in_place import is_begun
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
@@ -62,9 +62,7 @@ def overlapped(
     kept = [Kept(value, numbers) for value in (powers, again)]
     multiply = needed_by([scores, end_of_product(scores, use)], use)
     cut = {powers, again}
-    found: dict[UOp, None] = {}
-    for root in (mixed, end_of_product(mixed, use)):
-        found |= dict.fromkeys(toposort(root, enter=lambda u: u not in cut))
+    found = toposort(mixed, end_of_product(mixed, use), enter=lambda u: u not in cut)
     mix = [u for u in use if u in found and u not in cut]
     finish = [u for u in use if is_private(u) and sums in u.src]
     others = {*mix, *finish}

@@ -131,8 +131,5 @@ def pipeline_copies(
 
 def is_innermost(kernel: Kernel, axis: UOp) -> bool:
     """Whether no other axis of a sum is gone along inside of each turn of this one."""
-    for u in kernel.facts.reduces:
-        loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
-        if axis in loops[:-1]:
-            return False
-    return True
+    loops = [[r for r in u.src[1:] if not r.arg.kind.is_lane] for u in kernel.facts.reduces]
+    return not any([axis in own[:-1] for own in loops])

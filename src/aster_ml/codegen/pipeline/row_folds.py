@@ -153,8 +153,7 @@ class FoldsEarly:
         new += self.changed([*self.aside, *uops[rest:begin]], known)
         new += self.together(known, kept)
         new += [unread.store(zero), *self.changed(uops[end : self.stop], known)]
-        nodes = (*self.numbers.memories, *new, *uops[self.stop :])
-        return replace(self.linear, uops=nodes)
+        return replace(self.linear, uops=(*self.numbers.memories, *new, *uops[self.stop :]))
 
     def changed(self, nodes: Iterable[UOp], known: dict[UOp, UOp]) -> list[UOp]:
         """Nodes of the turn that read loaded numbers, without those that made them."""

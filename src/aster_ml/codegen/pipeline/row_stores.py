@@ -84,15 +84,10 @@ class Row:
         if any(u.op is Ops.LOAD and memory_of(u) is memory for u in (*before, *self.body)):
             return
         # The same elements at each step.
-        places = {
-            (
-                substitute(u.src[0].src[1], {self.last: self.fill}),
-                steps_of_lanes(u.src[0].src[2]),
-            )
-            for u in read
-            if memory_of(u) is memory
-        }
-        self.fits = places == {(store.src[0].src[1], steps_of_lanes(store.src[0].src[2]))}
+        same = {self.last: self.fill}
+        ends = [u.src[0].src for u in (store, *read) if memory_of(u) is memory]
+        places = {(substitute(base, same), steps_of_lanes(offset)) for _, base, offset in ends}
+        self.fits = len(places) == 1
 
 
 def steps_of_lanes(offset: UOp) -> frozenset[tuple[AxisType | UOp, int, int]]:

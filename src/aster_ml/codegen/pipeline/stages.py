@@ -20,6 +20,7 @@ from aster_ml.codegen.lower.linearize import memory_of
 from aster_ml.codegen.pipeline.lists import base_of
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
+from aster_ml.helpers import ceildiv
 from aster_ml.target import Target
 from aster_ml.target.copies import BARRIERS, BARRIERS_NBYTES, GROUPS, Copies
 from aster_ml.uop.graph import toposort
@@ -107,17 +108,14 @@ class Stages:
 
     def brought_once(self) -> list[UOp]:
         """TMA loads of what is there for all turns."""
-        if not self.once:
-            return []
         stage = UOp.const(self.loop.dtype, self.count)
-        return [*self.once, UOp(Ops.COMMIT, dtypes.void, (stage,), self.barriers)]
+        done = UOp(Ops.COMMIT, dtypes.void, (stage,), self.barriers)
+        return [*self.once, done] if self.once else []
 
     def there_once(self) -> list[UOp]:
         """A wait for them."""
-        if not self.once:
-            return []
         stage, phase = (UOp.const(self.loop.dtype, n) for n in (self.count, 0))
-        return [UOp(Ops.WAIT, dtypes.void, (stage, phase), 0)]
+        return [UOp(Ops.WAIT, dtypes.void, (stage, phase), 0)] if self.once else []
 
 
 class Part(NamedTuple):
@@ -166,6 +164,5 @@ def meetings(parts: Sequence[Part], counts_bytes: bool) -> dict[int, int | None]
 def larger(memory: UOp, stages: int) -> UOp:
     """Local memory with room for so many stages, each of which begins at a whole place."""
     whole = STAGE_NBYTES // memory.dtype.itemsize
-    arg = memory.arg
-    size = -(-arg.size // whole) * whole
-    return UOp(memory.op, memory.dtype, (), arg._replace(size=size * stages))
+    size = ceildiv(memory.arg.size, whole) * whole
+    return memory.replace(arg=memory.arg._replace(size=size * stages))

@@ -1,4 +1,4 @@
-"""Products on operands in local memory, in lists: where sums begin, and who waits for them.
+"""Places asynchronous MMAs in a list: where sums begin, and a wait before each reader of a sum.
 
 Receives a kernel as a list, or a part of one; returns it with products that are added to what is
 there already, and with a SETTLE before each node that reads an accumulator that may be under way.
