@@ -1,4 +1,4 @@
-"""Attention whose powers are computed while those of the tile before are multiplied.
+"""Overlaps exponentials of a tile with the second of two chained products of the tile before.
 
 Receives a kernel of the Opt TC chain that a producer copies for, once it is a list; returns the
 Linear in which a turn of those who multiply begins two products, the scores of its tile and the
@@ -68,7 +68,7 @@ class ProductsAhead(CopiesApart):
         super().__init__(linear, start, stop, stages, target)
         begun = [u for u in self.use if is_begun(u)]
         if self.tiles is not None or [u.src[1].arg.majors for u in begun] != ["kk", "rn"]:
-            raise KernelOptError(f"{linear.name}: PIPELINE products wants attention from boxes")
+            raise KernelOptError(f"{linear.name}: PIPELINE products wants chained products")
         scores, mixed = begun
         sums = mixed.src[0]
         powers, start_of = mixed.src[1].src[0].src[0], sums.src[0]
