@@ -55,7 +55,7 @@ def attention() -> Tensor:
 
 
 # Kernels that are as on a device with tensor cores.
-ATTENDS = frozenset({"attention"})
+CHAINED = frozenset({"chained products"})
 IN_GROUPS = frozenset({"LOCAL", "GROUP", "TC", "TC chain", "STAGE local", "PIPELINE producer"})
 # What stands for a value of a kernel in program order.
 DONE = "..."
@@ -70,7 +70,7 @@ KERNELS: dict[str, tuple[str, Callable[[], Tensor]]] = {
         "a @ b    # [8, 16] @ [16, 32]",
         lambda: Tensor.empty(8, 16) @ Tensor.empty(16, 32),
     ),
-    "attention": (
+    "chained products": (
         "q.scaled_dot_product_attention(k, v)    # float16 [32, 16]",
         attention,
     ),
@@ -138,7 +138,7 @@ def kernel_named(name: str) -> UOp:
     """The kernel of an example."""
     with Context(THREADS=CPU.threads):
         value = KERNELS[name][1]().uop
-        if name in ATTENDS:
+        if name in CHAINED:
             # As for a device with tensor cores, where its scores are not stored.
             out = UOp.new_buffer("CPU", prod(value.shape), value.dtype)
             stored = out._mop(Ops.RESHAPE, value.shape).store(value)

@@ -367,7 +367,7 @@ LOAD_LIMIT = Setting(
 LOOP_LIMIT = Setting(
     "LOOP_LIMIT",
     1 << 16,
-    "Turns that the loops of an ONNX model may make in one run, all together; 0 is no limit.",
+    "Turns that the loops of a model from a file may make in one run, all together; 0 is no limit.",
 )
 CACHE = Setting("CACHE", 1, "0 neither reads nor writes the disk cache.")
 SPLIT_REDUCE = Setting(
@@ -394,7 +394,7 @@ DEPTH_FIRST = Setting(
     "DEPTH_FIRST",
     1,
     "1 runs kernels that hand on large intermediates part by part, so that these stay in a cache "
-    "and are never there as a whole (attention); 0 does not; 2 wherever it can be done.",
+    "and are never there as a whole; 0 does not; 2 wherever it can be done.",
     ("schedule",),
 )
 MAX_KERNEL_NODES = Setting(

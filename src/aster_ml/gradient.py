@@ -12,19 +12,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Iterable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from aster_ml.attention_gradient import of_attention
 from aster_ml.dtype import dtypes, sum_acc_dtype
 from aster_ml.errors import GradientError, InternalError
 from aster_ml.helpers import argsort, prod
-from aster_ml.matrix_gradient import of_matrices
+from aster_ml.late import late
 from aster_ml.uop.gradient_terms import Term, is_number, moved
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.infer import max_shape, show_shape
 from aster_ml.uop.interned import NODES
 from aster_ml.uop.node import MOVEMENT_SET, UOp
 from aster_ml.uop.ops import ANEW, ELEMENTWISE, DeviceArg, Ops
+
+# Few values have a rule of their own.
+if TYPE_CHECKING:
+    from aster_ml import matrix_gradient as matrices
+    from aster_ml.kernel_library import rows
+else:
+    matrices, rows = late("matrix_gradient"), late("kernel_library.rows")
 
 # The gradient of source `i` of a node, given the gradient of the node; None where none passes.
 Rule: TypeAlias = Callable[[Term, UOp, int], Term | None]
@@ -247,7 +253,11 @@ def of_slope(g: Term, u: UOp, i: int) -> Term | None:
     Of a bool, g where it is false: 0 times an infinite g would be NaN. Some have their own rule.
     """
     if u.arg is not None and len(u.src) > 1:
-        return (of_attention if u.arg.rule == "attention" else of_matrices)(g, u, i)
+        name = u.arg.rule
+        rule = matrices.of_matrices if name in matrices.RULES else rows.gradient_rule(name)
+        if rule is None:
+            raise GradientError(f"gradient: no rule is named {name!r}; detach the value")
+        return rule(g, u, i)
     if not i % 2:
         return None
     slope = u.src[i + 1]

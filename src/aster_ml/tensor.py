@@ -30,6 +30,7 @@ from aster_ml.errors import (
     UnreducedError,
 )
 from aster_ml.helpers import all_int
+from aster_ml.kernel_library.formulas import FormulaMixin
 from aster_ml.late import late
 from aster_ml.mixin.assign import REALIZED, note_memory
 from aster_ml.mixin.contract import ContractMixin
@@ -55,7 +56,6 @@ from aster_ml.mixin.interop import InteropMixin
 from aster_ml.mixin.join import JoinMixin
 from aster_ml.mixin.live import LIVE, LeafRef, TensorRef, forget, live_handles, wake
 from aster_ml.mixin.math import CastMixin
-from aster_ml.mixin.neural import NeuralMixin
 from aster_ml.mixin.random import STREAMS, RandomMixin
 from aster_ml.mixin.scan import ScanMixin
 from aster_ml.mixin.select import SelectMixin
@@ -98,7 +98,7 @@ class TensorType(type):
 
 
 class Tensor(
-    InteropMixin, NeuralMixin, ContractMixin, RandomMixin, ScanMixin, SetMixin, SelectMixin,
+    InteropMixin, FormulaMixin, ContractMixin, RandomMixin, ScanMixin, SetMixin, SelectMixin,
     DigestMixin, JoinMixin, ElementaryMixin, CreateMixin, CustomMixin, CastMixin,
     metaclass=TensorType,
 ):  # fmt: skip

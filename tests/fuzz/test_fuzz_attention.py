@@ -11,9 +11,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.core.codegen.gpu.test_attention import BOUNDS, error_of
-from tests.core.codegen.gpu.test_attention_boxes import error_of_boxes
-from tests.core.test_attention_gradient import drawn, gradients, gradients_of, mask_of
+from tests.core.kernel_library.attention.test_boxes import error_of_boxes
+from tests.core.kernel_library.attention.test_gradient import (
+    drawn,
+    gradients,
+    gradients_of,
+    mask_of,
+)
+from tests.core.kernel_library.attention.test_kernel import BOUNDS, error_of
 from tests.fuzz.budget import check_all, draws
 from tests.shim import devices, on_cpu
 

@@ -49,7 +49,7 @@ from aster_ml.uop.ops import AxisType
 from aster_ml.uop.ranges import size_of
 from aster_ml.watch import WATCHERS
 
-# What can be said of attention on tensor cores.
+# What can be said of chained products.
 AFTER_CHAIN = ("PIPELINE copies", "PIPELINE producer")
 
 

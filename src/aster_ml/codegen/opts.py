@@ -163,10 +163,10 @@ OPT_DOCS = {
     "TC chain": OptDoc(
         "max, sum and product of powers of scores over the keys i -> one loop over tiles of i, in "
         "which results so far are rescaled where a row has a new maximum",
-        "the kernel is attention of operands of the dtype of the tensor core arg, whose results "
-        "lie as operands do; the device has it",
+        "a row of the kernel library computes the kernel, of operands of the dtype of the tensor "
+        "core arg, whose results lie as operands do; the device has it",
         "scores stay in registers, and are computed once and not three times",
-        "attention",
+        "chained products",
         "TC(r3,3,chain)",
     ),
     "SPLIT mask": OptDoc(

@@ -15,7 +15,7 @@ from aster_ml.codegen.cpu.heuristic import choose_opts
 from aster_ml.codegen.cpu.staging import choose_row, choose_staging
 from aster_ml.codegen.decompose.ops import decompose_kernel
 from aster_ml.codegen.given_opts import as_simd, check_opt
-from aster_ml.codegen.gpu.chained_products import attend_in_order
+from aster_ml.codegen.gpu.chained_products import build_chain
 from aster_ml.codegen.gpu.result_boxes import drain_boxes
 from aster_ml.codegen.gpu.shared_memory import build_blocks
 from aster_ml.codegen.kernel import Kernel
@@ -136,7 +136,7 @@ BEFORE_OPTS = (
 )  # fmt: skip
 AFTER_OPTS = (
     Pass(
-        "chain products", attend_in_order, carries_out=(ChainedProducts, ChainedTiles),
+        "chain products", build_chain, carries_out=(ChainedProducts, ChainedTiles),
         needed=True, stage=KERNEL,
         why="first: nothing below takes the kernel that it was",
     ),

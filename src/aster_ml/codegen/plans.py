@@ -123,7 +123,7 @@ class ProducerWarp(CopyPipeline):
 
 
 class OverlappedExp(ProducerWarp):
-    """The same of attention, with exp of a tile overlapping the PV product of the tile before."""
+    """A producer warp, and exp of a tile overlapping the second product of the tile before."""
 
 
 class BlockOrder(AxisPlan):
@@ -156,7 +156,7 @@ class Fragments(TensorCorePlan):
 
 
 class ChainedProducts(TensorCorePlan):
-    """Two products of which the first stays in registers, over an axis of keys: TC chain."""
+    """Two products of which the first stays in registers, in one loop over an axis: TC chain."""
 
 
 class ChainedTiles(ChainedProducts):

@@ -29,7 +29,6 @@ from aster_ml.late import late
 from aster_ml.plugins import open_module
 from aster_ml.schedule.cache import known_schedule
 from aster_ml.schedule.capture import Beforehand, Captured, capture
-from aster_ml.schedule.fusion.unpacked import nodes_of_unpacked
 from aster_ml.schedule.hazards import Effects
 from aster_ml.schedule.rewrites.copies import DATA_ONLY
 from aster_ml.schedule.rewrites.fold_numbers import number_like, number_of
@@ -50,9 +49,11 @@ from aster_ml.watch import WATCHERS
 if TYPE_CHECKING:
     from aster_ml.engine import early as kernels
     from aster_ml.schedule import plan
+    from aster_ml.schedule.fusion import unpacked as bytes_of
     from aster_ml.schedule.plan import Take
 else:
     kernels, plan = late("engine.early"), late("schedule.plan")
+    bytes_of = late("schedule.fusion.unpacked")
 
 MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD})
 MEMORY = frozenset({Ops.BUFFER, Ops.MULTI})
@@ -594,7 +595,7 @@ def realize_outside(nodes: list[UOp]) -> None:
     stores, overwritten = overwritten_by(nodes)
     roots = [*nodes, *pending_readers(stores, overwritten, ())]
     # What is unpacked from few bytes is unpacked in each replay: its bytes are what it needs.
-    unpacked = {u for u in outside if nodes_of_unpacked(u, ())}
+    unpacked = {u for u in outside if bytes_of.nodes_of_unpacked(u, ())}
     apart = outside - unpacked
     order = toposort(*roots, enter=lambda u: storage.realized_view(u) is None and u not in apart)
     packed = toposort(

@@ -14,15 +14,15 @@ from typing import TypeVar
 
 from aster_ml.config import stage_key
 from aster_ml.errors import InternalError
+from aster_ml.kernel_library.rows import keep
 from aster_ml.schedule.cache import CACHE
 from aster_ml.schedule.capture import Captured
 from aster_ml.schedule.early_kernels import MANY_NODES, Ahead
-from aster_ml.schedule.fusion.attention import find_attention
 from aster_ml.schedule.fusion.buffer_limit import without_crowds
 from aster_ml.schedule.fusion.materialize import StagePlanner
 from aster_ml.schedule.hazards import snapshot_value, snapshot_version
 from aster_ml.schedule.kernels.horizontal_fusion import merge_drafts
-from aster_ml.schedule.kernels.joined_attention import join_attention
+from aster_ml.schedule.kernels.joined_results import join_results
 from aster_ml.schedule.kernels.kernel_tiling import join_runs
 from aster_ml.schedule.kernels.kernelize import Splitter
 from aster_ml.schedule.kernels.order import order_drafts
@@ -137,7 +137,7 @@ BODY_PASSES = (
 )  # fmt: skip
 DRAFT_PASSES = (
     Pass(
-        "join attention", join_attention,
+        "join results", join_results,
         why="before fusion: it leaves what large reductions make apart",
     ),
     Pass(
@@ -186,15 +186,16 @@ def planning(
             clock(step, made)
     limits = {name: w.buffers for name, w in devices.items() if w.buffers}
     nested = {name: w.nested for name, w in devices.items() if w.nested}
-    multiplied = {name: w.attends for name, w in devices.items() if w.attends}
+    chained = {name: w.chained for name, w in devices.items() if w.chained}
     memory_ops = [u for u in order if u.op in (Ops.PARAM, Ops.AFTER, Ops.STORE)]
     for _ in range(1 + 2 * len(memory_ops) + len(params)):
         body, order = made, order_of(made, body, order)
         planner = StagePlanner(body, order)
         planner.nested = nested
         if not plain:
-            planner.multiplied = multiplied
-            planner.keep_inside(find_attention(order, multiplied))
+            planner.multiplied = chained
+            if chained:
+                planner.keep_inside(keep(order, chained))
         ahead = None
         if early and len(order) >= MANY_NODES:
             planner.follower = ahead = Ahead(planner, params)

@@ -19,16 +19,16 @@ class Workers(NamedTuple):
 
     `buffers` are the most that a kernel may have, `nested` the most steps of sums inside of another
     one for each of its results, and `turns` the most that any one sum may have: 0 where there is
-    no limit. `attends` names the dtypes of which one kernel computes attention without storing its
-    scores, `units` are processors of which each computes a tile of a product, 0 where that is not
-    known.
+    no limit. `chained` names the dtypes of which a tensor core multiplies the result of a product
+    by another operand without storing it, `units` are processors of which each computes a tile of
+    a product, 0 where that is not known.
     """
 
     number: int
     least: int
     results: int
     buffers: int = 0
-    attends: frozenset[str] = frozenset()
+    chained: frozenset[str] = frozenset()
     nested: int = 0
     turns: int = 0
     units: int = 0

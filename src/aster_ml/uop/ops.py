@@ -513,9 +513,8 @@ class LdmatrixArg(NamedTuple):
 class RuleArg(NamedTuple):
     """Of a DETACH whose gradients have a rule of their own: its name, and a number that it takes.
 
-    Behind the value of "attention" come scores, values, powers, what these are divided by inverted,
-    and, where one is added to scores, a mask; the number is what scores are multiplied by before
-    their powers are taken. The other rules are those of `matrix_gradient`.
+    Behind the value come the sources that the rule says. The rules are those of `matrix_gradient`
+    and of the rows of the kernel library.
     """
 
     rule: str

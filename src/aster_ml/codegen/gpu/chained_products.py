@@ -1,26 +1,16 @@
-"""The Opt TC chain: attention whose scores stay in registers, and which tensor core computes it.
+"""Finds kernels that chain two products on a tensor core, and has the kernel library build them.
 
-Receives a kernel and the number of a row of `target/tensor_cores`; says of the kernel that the row
-computes it, and later has its graph built: by `gpu/attention_kernel` of operands in registers, by
-`gpu/attention_boxes` of operands that boxes bring. What attention is says `gpu/attention`.
+Receives a kernel and the number of a row of `target/tensor_cores`. The Opt TC chain says of the
+kernel that the row computes it; its graph is built later, when all Opts are known. Which kernels
+these are, and how each is built, say the rows of `kernel_library`, of which nothing here knows one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from aster_ml.codegen.gpu.attention import Attention, find_attention
-from aster_ml.codegen.gpu.attention_boxes import (
-    BoxBuilder,
-    overlaps_exp,
-    stages_of_boxes,
-    why_no_boxes,
-)
-from aster_ml.codegen.gpu.attention_kernel import Builder, stages_of
-from aster_ml.codegen.gpu.attention_slopes import Slopes, find_slopes
-from aster_ml.codegen.gpu.attention_slopes_kernel import SlopeBuilder
-from aster_ml.codegen.gpu.attention_slopes_kernel import stages_of as stages_of_slopes
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.plans import (
     ChainedProducts,
@@ -32,49 +22,69 @@ from aster_ml.codegen.plans import (
 from aster_ml.config import BOXES
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
+from aster_ml.kernel_library.rows import parts_of
 from aster_ml.target import Target
 from aster_ml.target.tensor_cores import ROWS, TensorCore
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ranges import size_of
 
-# The widest heads of which registers have sums.
-WIDEST = 256
+
+class ChainBuilder(Protocol):
+    """Builds a kernel: `turn` is its loop over an axis, `tile` how many steps of it a turn has."""
+
+    turn: UOp
+    tile: int
+
+    def build(self) -> UOp:
+        """The graph in program order."""
+
+
+class Match(NamedTuple):
+    """A kernel that a row of the library computes on a tensor core, in a loop over `axis`.
+
+    `why_not` names what keeps the tensor core from computing it, "" where nothing does; in
+    `overlaps_exp` a producer warp lets exponentials overlap the product before. `stages` gives the
+    number of tiles that local memory has room for, 1 where copies cannot run ahead.
+    """
+
+    axis: UOp
+    why_not: str
+    overlaps_exp: bool
+    stages: Callable[[Target], int]
+    builder: Callable[[Target], ChainBuilder]
 
 
 class Chain(NamedTuple):
-    """A choice: a row, the parts of a kernel, stages, and which PIPELINE fills them."""
+    """A choice: a row of tensor cores, a match, stages, and which PIPELINE fills them."""
 
     number: int
-    parts: Attention | Slopes
+    match: Match
     stages: int
     how: str
 
 
-def find_chain(kernel: Kernel, core: TensorCore) -> Attention | Slopes | None:
-    """The attention that a kernel is, or the gradient of it."""
-    return find_attention(kernel, core) or find_slopes(kernel, core)
+def find_chain(kernel: Kernel, core: TensorCore) -> Match | None:
+    """The first match of a kernel among the rows of the library."""
+    # One product alone is no chain.
+    if not core.chains or len(kernel.reduces) < 2:
+        return None
+    found = (row.find_chain(kernel, core) for row in parts_of("chain"))
+    return next((match for match in found if match is not None), None)
 
 
 def chain_products(kernel: Kernel, axis: UOp, number: int) -> None:
-    """Says of a kernel that a row of tensor cores computes it as attention over an axis of keys.
+    """Says of a kernel that a row of tensor cores computes it in a loop over an axis.
 
-    Raises: KernelOptError where it is none, or its heads are too wide.
+    Raises: KernelOptError where no row of the library matches, or something keeps the tensor core
+        from computing it.
     """
     core = ROWS[number]
     found = find_chain(kernel, core)
-    if found is None or found.keys is not axis:
-        raise KernelOptError(
-            f"attention is wanted: powers of scores of {core.dtype} less their maximum, over the "
-            "keys, times values, over the sum of these powers; or a gradient of it"
-        )
-    if core.in_group:
-        why = "it is a gradient" if isinstance(found, Slopes) else why_no_boxes(found, core)
-        if why:
-            raise KernelOptError(f"{core.name} wants operands that are boxes of tensors: {why}")
-    else:
-        for r in (found.depth, found.columns):
-            if size_of(r) > WIDEST:
-                raise KernelOptError(f"heads up to {WIDEST} wide are wanted, not of {size_of(r)}")
+    if found is None or found.axis is not axis:
+        wanted = [row.WANTED.format(dtype=core.dtype) for row in parts_of("chain")]
+        raise KernelOptError("; ".join(wanted) or "the kernel library has no row")
+    if found.why_not:
+        raise KernelOptError(found.why_not)
     kind = ChainedTiles if core.in_group else ChainedProducts
     kernel.add(kind(axis=axis.arg.id, core=number))
 
@@ -82,14 +92,14 @@ def chain_products(kernel: Kernel, axis: UOp, number: int) -> None:
 def producer_kind(kernel: Kernel) -> type[ProducerWarp]:
     """Chooses how a producer warp is used: exp overlaps a product where registers have room."""
     plan = kernel.plan(ChainedTiles)
-    found = None if plan is None else find_attention(kernel, ROWS[plan.core])
-    return OverlappedExp if found is not None and overlaps_exp(found) else ProducerWarp
+    found = None if plan is None else find_chain(kernel, ROWS[plan.core])
+    return OverlappedExp if found is not None and found.overlaps_exp else ProducerWarp
 
 
 def best_chain(kernel: Kernel, target: Target) -> Chain | None:
-    """Attention on the tensor core with the longest sum that its dtypes have, if it is attention.
+    """A match on the tensor core with the longest sum that its dtypes have, if there is one.
 
-    Boxes bring operands where the setting BOXES asks for what nobody has run.
+    TMA brings operands where the setting BOXES asks for what nobody has run.
     """
     there = [(core.size("k"), i) for i, core in enumerate(ROWS) if core.name in target.tensor_cores]
     for _, number in sorted(there, reverse=True):
@@ -97,20 +107,18 @@ def best_chain(kernel: Kernel, target: Target) -> Chain | None:
         if core.in_group and BOXES < 2:
             continue
         found = find_chain(kernel, core)
-        if found is None:
+        if found is None or found.why_not:
             continue
-        if isinstance(found, Slopes):
-            if not core.in_group:
-                return Chain(number, found, stages_of_slopes(found, core, target), "copies")
-        elif not core.in_group:
-            return Chain(number, found, stages_of(found, core, target), "copies")
-        elif not why_no_boxes(found, core) and (stages := stages_of_boxes(found, target)) > 1:
+        stages = found.stages(target)
+        if not core.in_group:
+            return Chain(number, found, stages, "copies")
+        if stages > 1:
             return Chain(number, found, stages, "producer")
     return None
 
 
-def attend_in_order(kernel: Kernel, target: Target) -> None:
-    """The graph in program order of attention that an Opt has asked for.
+def build_chain(kernel: Kernel, target: Target) -> None:
+    """Builds the graph in program order of chained products that an Opt has asked for.
 
     Raises: KernelOptError where stages are more than there are tiles, or nothing says how many.
     """
@@ -119,12 +127,11 @@ def attend_in_order(kernel: Kernel, target: Target) -> None:
     core = ROWS[plan.core]
     found = find_chain(kernel, core)
     assert found is not None
-    kinds = SlopeBuilder if isinstance(found, Slopes) else Builder
-    builder = (BoxBuilder if core.in_group else kinds)(kernel, found, core, target)
+    builder = found.builder(target)
     if copies is not None:
-        stages, tiles = copies.count, ceildiv(size_of(found.keys), builder.tile)
+        stages, tiles = copies.count, ceildiv(size_of(found.axis), builder.tile)
         if tiles < stages:
-            raise KernelOptError(f"{stages} stages are more than the {tiles} tiles of keys")
+            raise KernelOptError(f"{stages} stages are more than the {tiles} tiles of the loop")
         kernel.add(replace(copies, axis=builder.turn.arg.id))
     elif core.in_group:
         raise KernelOptError(f"{core.name} wants PIPELINE copies or PIPELINE producer")

@@ -32,7 +32,7 @@ def choose_group_opts(plan: Plan, rank: int = 0) -> None:
     on tensor cores has another tile than the cheapest.
     """
     kernel = plan.kernel
-    if attend(plan):
+    if chain(plan):
         return
     outputs = [r for r in kernel.outputs if kernel.may_reorder(r)]
     if tile_block(plan, outputs, rank):
@@ -64,15 +64,15 @@ def choose_group_opts(plan: Plan, rank: int = 0) -> None:
                 return
 
 
-def attend(plan: Plan) -> bool:
-    """Attention on a tensor core, of as many stages as there is room for."""
+def chain(plan: Plan) -> bool:
+    """Chained products on a tensor core, of as many stages as there is room for."""
     found = best_chain(plan.kernel, plan.target)
     if found is None:
         return False
-    keys = axis_name(found.parts.keys)
-    apply(plan.kernel, Opt(OptOps.TC, keys, found.number, "chain"))
+    axis = axis_name(found.match.axis)
+    apply(plan.kernel, Opt(OptOps.TC, axis, found.number, "chain"))
     if found.stages > 1:
-        apply(plan.kernel, Opt(OptOps.PIPELINE, keys, found.stages, found.how))
+        apply(plan.kernel, Opt(OptOps.PIPELINE, axis, found.stages, found.how))
     return True
 
 

@@ -14,8 +14,8 @@ from aster_ml.config import FUSE, MAX_KERNEL_NODES
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
 from aster_ml.helpers import all_int, prod
+from aster_ml.kernel_library.rows import Kept
 from aster_ml.schedule.fusion import costs
-from aster_ml.schedule.fusion.attention import Attention
 from aster_ml.schedule.fusion.uses import (
     MARKS,
     READ_IN_PLACE,
@@ -95,7 +95,7 @@ class Body:
         self.multiplied: dict[str, frozenset[str]] = {}
         # By device the most steps of sums inside of another one, where there is a limit.
         self.nested: dict[str, int] = {}
-        # What stays inside of a kernel whatever it costs, as `schedule.fusion.attention` says.
+        # What stays inside of a kernel whatever it costs, as `kernel_library.rows` says.
         self.inside: frozenset[UOp] = frozenset()
         # Stored values that are made in the kernel of another, as it says, too.
         self.together: tuple[tuple[UOp, UOp], ...] = ()
@@ -120,12 +120,12 @@ class Body:
         """Whether floats are compared anywhere."""
         return any([compares_floats(u) for u in self.order if u.op in COMPARISONS])
 
-    def keep_inside(self, attention: Attention) -> None:
+    def keep_inside(self, kept: Kept) -> None:
         """Some values stay inside of kernels, and others are stored."""
-        if not attention.inside:
+        if not kept.inside:
             return
-        self.inside, self.together = attention.inside, attention.together
-        self.forced |= {u for u in attention.stored if not self.in_memory(u)}
+        self.inside, self.together = kept.inside, kept.together
+        self.forced |= {u for u in kept.stored if not self.in_memory(u)}
         self.costs = costs.fused_costs(self.order, self.forced)
 
     def way(

@@ -1,7 +1,7 @@
 """Tiling across kernels: those that hand on large temporaries run depth first, part by part.
 
 Receives drafts in running order; returns drafts in running order. Where a temporary is much larger
-than what it is made of and than what is made of it (the scores of attention), its kernels agree on
+than what it is made of and than what is made of it (the rows of a softmax), its kernels agree on
 outer axes along which each only reads what the others make at the same place. They become one step
 that goes over these axes in parts and runs all of them for one part before the next, so that of the
 temporary only a part is ever there, again and again in the same scratch.

@@ -17,7 +17,7 @@ from aster_ml.uop.ops import Ops
 
 def has_narrow_products(work: Work) -> bool:
     """Whether tensor cores of a device of the body multiply numbers of 16 bits."""
-    return any([w.attends for w in work.devices.values()])
+    return any([w.chained for w in work.devices.values()])
 
 
 def pad_before_widening(body: UOp, order: list[UOp], work: Work) -> UOp:
@@ -29,7 +29,7 @@ def pad_before_widening(body: UOp, order: list[UOp], work: Work) -> UOp:
             return u
         x = cast.src[0]
         device = work.devices.get(str(u.device))
-        if device is None or x.dtype.name not in device.attends:
+        if device is None or x.dtype.name not in device.chained:
             return u
         if x.dtype.itemsize >= cast.dtype.itemsize:
             return u

@@ -1,8 +1,8 @@
-"""Attention whose scores are never stored: which nodes of a body one kernel computes together.
+"""Recognises attention whose scores are never stored: nodes that one kernel computes together.
 
-Receives the nodes of a body, sources first, and who shares the kernels of a device; returns the
-nodes that stay inside of kernels and those that get memory. What codegen does with such a kernel
-stands in `codegen/gpu/attention`; whether a device is quicker with it says `Workers.attends`.
+Receives the nodes of a body, sources first, and which dtypes each device chains products of;
+returns the nodes that stay inside of kernels and those that get memory (`rows.Kept`). What codegen
+does with such a kernel stands in `chain`.
 
 rewrite: s = q @ k^T; p = exp2((s - max(s)) * c); (p.cast(half) @ v) / sum(p), where each of s and p
 would be stored for three readers -> one kernel with three reductions over the keys
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
+from aster_ml.kernel_library.rows import Kept
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
 
@@ -27,17 +28,6 @@ PASSED = ELEMENTWISE | MOVEMENT | {Ops.DETACH}
 Readers = dict[UOp, list[UOp]]
 
 
-class Attention(NamedTuple):
-    """Nodes that stay inside of a kernel, and nodes that get memory of their own.
-
-    `together` has stored nodes by those in whose kernel they are made, too.
-    """
-
-    inside: frozenset[UOp] = frozenset()
-    stored: frozenset[UOp] = frozenset()
-    together: tuple[tuple[UOp, UOp], ...] = ()
-
-
 class Factor(NamedTuple):
     """Factor of a product: its value before it is made wider, and the nodes above that."""
 
@@ -45,33 +35,30 @@ class Factor(NamedTuple):
     above: tuple[UOp, ...]
 
 
-def find_attention(order: Iterable[UOp], multiplied: dict[str, frozenset[str]]) -> Attention:
+def keep(order: list[UOp], chained: dict[str, frozenset[str]]) -> Kept:
     """All attention of a body, each to be computed by one kernel."""
-    if not multiplied:
-        return Attention()
-    nodes = list(order)
-    maxima = [u for u in nodes if u.op is Ops.REDUCE and u.arg.op is Ops.MAX]
-    maxima = [u for u in maxima if u.dtype is dtypes.float32 and u.device in multiplied]
-    known = {u: multiplied[str(u.device)] for u in maxima}
+    maxima = [u for u in order if u.op is Ops.REDUCE and u.arg.op is Ops.MAX]
+    maxima = [u for u in maxima if u.dtype is dtypes.float32 and u.device in chained]
+    known = {u: chained[str(u.device)] for u in maxima}
     if not known:
-        return Attention()
+        return Kept()
     readers: Readers = {}
-    for u in nodes:
+    for u in order:
         for s in dict.fromkeys(u.src):
             readers.setdefault(s, []).append(u)
     inside: set[UOp] = set()
     stored: set[UOp] = set()
     together: list[tuple[UOp, UOp]] = []
-    for top, attends in known.items():
-        found = attention_at(top, readers, attends)
+    for top, names in known.items():
+        found = attention_at(top, readers, names)
         if found is not None and inside.isdisjoint(found.stored | found.inside):
             inside |= found.inside
             stored |= found.stored
             together += found.together
-    return Attention(frozenset(inside), frozenset(stored), tuple(together))
+    return Kept(frozenset(inside), frozenset(stored), tuple(together))
 
 
-def attention_at(top: UOp, readers: Readers, attends: frozenset[str]) -> Attention | None:
+def attention_at(top: UOp, readers: Readers, names: frozenset[str]) -> Kept | None:
     """The attention whose scores have this maximum, if it is one."""
     shape = top.src[0].shape
     if top.arg.axes != (len(shape) - 1,) or not all([isinstance(n, int) for n in shape]):
@@ -79,7 +66,7 @@ def attention_at(top: UOp, readers: Readers, attends: frozenset[str]) -> Attenti
     sums = [u for u in below(top.src[0]) if u.op is Ops.REDUCE]
     if len(sums) != 1 or len(shape) < 2 or int(shape[-2]) < LEAST_QUERIES:
         return None
-    scores = factors_of(sums[0], attends)
+    scores = factors_of(sums[0], names)
     climbed = climb(sums[0], readers, top)
     if not scores or climbed is None or not fits(sums[0].src[0].shape[-1]):
         return None
@@ -87,7 +74,7 @@ def attention_at(top: UOp, readers: Readers, attends: frozenset[str]) -> Attenti
     totals = [u for u in ends if u.src[0].op is Ops.EXP2 and u.arg.axes == top.arg.axes]
     if len(totals) != 1:
         return None
-    total, products = totals[0], {u: factors_of(u, attends) for u in ends if u is not totals[0]}
+    total, products = totals[0], {u: factors_of(u, names) for u in ends if u is not totals[0]}
     forward = [u for u, found in products.items() if powers_of(found, inside) is total.src[0]]
     if len(forward) != 1 or not all(products.values()):
         return None
@@ -103,7 +90,7 @@ def attention_at(top: UOp, readers: Readers, attends: frozenset[str]) -> Attenti
     slopes: list[tuple[tuple[int, ...], UOp]] = []
     for u in products:
         if u is not product:
-            found = slope_at(u, sums[0], products[u], inside, readers, attends)
+            found = slope_at(u, sums[0], products[u], inside, readers, names)
             if found is None or not set(found.ends) <= set(ends):
                 return None
             factors += found.factors
@@ -126,7 +113,7 @@ def attention_at(top: UOp, readers: Readers, attends: frozenset[str]) -> Attenti
         if first is not u and 2 * int(u.shape[-1]) <= WIDEST_HEAD:
             together.append((u, first))
     stored |= {*kept, *[u for _, u in slopes]}
-    return Attention(frozenset(inside - stored), frozenset(stored), tuple(together))
+    return Kept(frozenset(inside - stored), frozenset(stored), tuple(together))
 
 
 class Slope(NamedTuple):
@@ -144,7 +131,7 @@ class Slope(NamedTuple):
 
 def slope_at(
     u: UOp, scores: UOp, mixed: list[Factor], inside: set[UOp], readers: Readers,
-    attends: frozenset[str],
+    names: frozenset[str],
 ) -> Slope | None:  # fmt: skip
     """The gradient that a sum of products of what is made of scores is, if one kernel makes it."""
     narrow = [f for f in mixed if f.value in inside]
@@ -159,7 +146,7 @@ def slope_at(
         if prod(x.shape) != size:
             found.stored.add(x)
             continue
-        own = factors_of(x, attends)
+        own = factors_of(x, names)
         climbed = climb(x, readers, scores)
         if not own or climbed is None or climbed[2] or not fits(x.src[0].shape[-1]):
             return None
@@ -200,7 +187,7 @@ def below(u: UOp) -> Iterable[UOp]:
                 stack.append(s)
 
 
-def factors_of(u: UOp, attends: frozenset[str]) -> list[Factor]:
+def factors_of(u: UOp, names: frozenset[str]) -> list[Factor]:
     """The factors of a sum of products along an axis, if a tensor core has their dtype."""
     value = u.src[0]
     if u.arg.op is not Ops.ADD or len(u.arg.axes) != 1 or value.op is not Ops.MUL:
@@ -211,7 +198,7 @@ def factors_of(u: UOp, attends: frozenset[str]) -> list[Factor]:
         while s.op in MOVEMENT:
             above.append(s)
             s = s.src[0]
-        if s.op is not Ops.CAST or s.src[0].dtype.name not in attends:
+        if s.op is not Ops.CAST or s.src[0].dtype.name not in names:
             return []
         above.append(s)
         s = s.src[0]

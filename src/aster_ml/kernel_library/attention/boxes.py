@@ -1,9 +1,9 @@
-"""Attention on tensor cores that read boxes of tensors from local memory (Hopper).
+"""Builds attention on tensor cores that read TMA tiles from local memory (Hopper).
 
 Receives a kernel of which the Opt TC chain names a row with an operand A of a work-item's own, and
-a target; returns its graph in program order, as `gpu/attention_kernel` does for rows of registers.
-Boxes bring queries, keys and values (`gpu/box_tiles`): queries once, the others a tile at a time,
-in stages that the Opts PIPELINE copies and PIPELINE producer fill ahead. Each group of four warps
+a target; returns its graph in program order, as `kernel` does for rows of registers. Boxes bring
+queries, keys and values (`codegen/gpu/box_tiles`): queries once, the others a tile at a time, in
+stages that the Opts PIPELINE copies and PIPELINE producer fill ahead. Each group of four warps
 has 64 queries; it multiplies them by the keys of a tile out of local memory, and powers in its
 registers by values that lie with their columns as neighbours.
 
@@ -14,13 +14,13 @@ multiples of 16 bytes; heads are filled up to whole rows of boxes, which are 0 t
 
 from __future__ import annotations
 
-from aster_ml.codegen.gpu.attention import Attention
-from aster_ml.codegen.gpu.attention_kernel import Builder
 from aster_ml.codegen.gpu.box_tiles import address_of
 from aster_ml.codegen.staging.stage import position
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
+from aster_ml.kernel_library.attention.kernel import Builder
+from aster_ml.kernel_library.attention.parts import Attention
 from aster_ml.target import Target
 from aster_ml.target.tensor_cores import TENSOR_CORES, TensorCore
 from aster_ml.target.tensor_maps import ALIGNMENT, MOST_DIMS, ROW_NBYTES
@@ -84,7 +84,7 @@ def why_no_boxes(parts: Attention, core: TensorCore) -> str:
     return ""
 
 
-def stages_of_boxes(parts: Attention, target: Target) -> int:
+def stages_of(parts: Attention, core: TensorCore, target: Target) -> int:
     """Number of tiles of keys and values that fit beside queries; 1 where none does."""
     widths = [whole_rows(size_of(r)) * 2 for r in (parts.depth, parts.columns)]
     tile = keys_of_boxes(parts)

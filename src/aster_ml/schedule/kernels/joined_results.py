@@ -1,9 +1,9 @@
-"""Kernels of attention with more than one result: two of one product of queries with keys.
+"""Joins kernels of several results that are made of the same values inside of them.
 
 Receives drafts in running order; returns drafts in running order that do the same. Which stored
-values are made together says `fusion/attention`: what the gradient takes of each row in the kernel
-of the result, gradients of keys in that of values. What has fewer loops is stored in each turn of
-the others; codegen, which knows where an element lies in a warp, stores it once.
+values are made together says `kernel_library/rows` (`Kept.together`). What has fewer loops is
+stored in each turn of the others; codegen, which knows where an element lies in a warp, stores it
+once.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from aster_ml.uop.graph import substitute_all
 from aster_ml.uop.node import UOp
 
 
-def join_attention(drafts: list[Draft], splitter: Splitter, work: Work) -> list[Draft]:
-    """Results of attention that are made of the same scores are one kernel."""
+def join_results(drafts: list[Draft], splitter: Splitter, work: Work) -> list[Draft]:
+    """Stored values that are made together are one kernel."""
     for node, other in splitter.planner.together:
         slots = splitter.slot_of.get(node), splitter.slot_of.get(other)
         at = [

@@ -1,7 +1,7 @@
-"""Gradients of attention on tensor cores: scores and their slopes stay in registers.
+"""Builds dQ, dK and dV on tensor cores: scores and their gradients stay in registers.
 
 Receives a kernel of which the Opt TC chain has said that it is a gradient of attention; returns its
-graph in program order. It is made as attention is (`gpu/attention_kernel`): of
+graph in program order. It is made as attention is (`kernel`): of
 queries each warp has rows of these and goes through the keys once, of keys and values rows of keys,
 and goes through the queries. What is kept of each row of attention says the powers at once, so that
 nothing is rescaled on the way.
@@ -12,18 +12,19 @@ dq = dq + (p * (dp - rows)) @ k
 
 from __future__ import annotations
 
-from aster_ml.codegen.gpu.attention_kernel import (
+from aster_ml.codegen.staging.stage import position
+from aster_ml.dtype import dtypes
+from aster_ml.helpers import ceildiv
+from aster_ml.kernel_library.attention.gradient_parts import Mixed, Slopes
+from aster_ml.kernel_library.attention.kernel import (
     NOTHING,
     TOGETHER,
     Builder,
     Tile,
     most_keys,
     room_of,
+    stages_beside,
 )
-from aster_ml.codegen.gpu.attention_slopes import Mixed, Slopes
-from aster_ml.codegen.staging.stage import position
-from aster_ml.dtype import dtypes
-from aster_ml.helpers import ceildiv
 from aster_ml.target import Target
 from aster_ml.target.tensor_cores import TensorCore
 from aster_ml.uop.graph import substitute, toposort
@@ -55,18 +56,11 @@ def registers_of(parts: Slopes, tile: int) -> int:
 
 
 def stages_of(parts: Slopes, core: TensorCore, target: Target) -> int:
-    """Number of tiles along keys that fit while they are copied; 1 where none does.
-
-    why: with two, the copies of a tile have the time of all products of the one before
-    """
-    tile = keys_of_tile(parts, core)
+    """Number of tiles along keys that fit while they are copied; 1 where none does."""
     axes = [x.depth for x in parts.inner]
     axes += [parts.columns for m in parts.mixed if shared_tile(parts, m) is None]
     row = sum([room_of(r, core) for r in axes]) * parts.inner[0].b.dtype.itemsize
-    there = target.copies.go_on and 2 * tile * row <= target.local_bytes
-    keys = size_of(parts.keys)
-    keys = min(keys, size_of(parts.rows)) if parts.is_triangular else keys
-    return 2 if there and keys > tile else 1
+    return stages_beside(parts, keys_of_tile(parts, core), row, target)
 
 
 def keys_of_tile(parts: Slopes, core: TensorCore) -> int:

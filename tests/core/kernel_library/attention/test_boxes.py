@@ -23,8 +23,8 @@ from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.print.text import linear_from_text, linear_to_text
 from aster_ml.uop.spec.linear import verify_linear
-from tests.core.codegen.gpu.test_attention import BOUNDS, compiled, drawn_mask, wanted
 from tests.core.kernel_checks import kernel_of
+from tests.core.kernel_library.attention.test_kernel import BOUNDS, compiled, drawn_mask, wanted
 from tests.shim import devices, on_cpu
 
 CARD = cuda_target("sm_90a")

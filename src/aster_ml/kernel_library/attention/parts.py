@@ -1,8 +1,8 @@
-"""Attention, two products in a row whose scores lie between them: which kernels are of this form.
+"""Recognises kernels of attention, two products in a row whose scores lie between them.
 
 Receives a kernel that computes a maximum of scores, a sum of powers and a product of powers with
-values, each of which computes the scores by itself (`schedule/fusion/attention` leaves them so);
-names its parts. What the Opt TC chain makes of them is in `gpu/chained_products`.
+values, each of which computes the scores by itself (`pattern` leaves them so);
+names its parts. What the Opt TC chain makes of them is in `kernel` and `boxes`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Attention on tensor cores: two products in a row, whose scores stay in registers.
+"""Builds attention on tensor cores: two products in a row, whose scores stay in registers.
 
-Receives a kernel of which the Opt TC chain has said what it is (`gpu/attention`), and a target;
+Receives a kernel of which the Opt TC chain has said what it is (`parts`), and a target;
 returns its graph in program order. Each warp has some rows of queries and goes through the keys
 once, a tile at a time, which all warps of a block load into local memory together. What lies in the
 registers of a result is what operand A of the next product wants there (`TensorCore.chains`).
@@ -17,7 +17,6 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from aster_ml.codegen.gpu.attention import Attention
 from aster_ml.codegen.gpu.numbering import taken_apart
 from aster_ml.codegen.gpu.staged_tiles import Layout, fill_tile, layout_of, padding
 from aster_ml.codegen.gpu.tensor_cores import matrices_of, moved
@@ -26,6 +25,7 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.stage import Stage, new_stage, position
 from aster_ml.dtype import DType, dtypes
 from aster_ml.helpers import ceildiv, prod
+from aster_ml.kernel_library.attention.parts import Attention
 from aster_ml.target import Target
 from aster_ml.target.tensor_cores import TensorCore
 from aster_ml.uop.graph import substitute, toposort
@@ -92,12 +92,17 @@ def keys_of_tile(parts: Attention, core: TensorCore) -> int:
 
 
 def stages_of(parts: Attention, core: TensorCore, target: Target) -> int:
-    """Number of tiles of keys and values that fit while they are copied; 1 where none does.
+    """Number of tiles of keys and values that fit while they are copied; 1 where none does."""
+    widths = [room_of(r, core) for r in (parts.depth, parts.columns)]
+    nbytes = sum(widths) * parts.k.dtype.itemsize
+    return stages_beside(parts, keys_of_tile(parts, core), nbytes, target)
+
+
+def stages_beside(parts: Any, tile: int, row: int, target: Target) -> int:
+    """Number of tiles that fit while they are copied, of so many keys with rows of so many bytes.
 
     why: with two, the copies of a tile have the time of all products of the one before
     """
-    tile = keys_of_tile(parts, core)
-    row = sum([room_of(r, core) for r in (parts.depth, parts.columns)]) * parts.k.dtype.itemsize
     there = target.copies.go_on and 2 * tile * row <= target.local_bytes
     keys = size_of(parts.keys)
     keys = min(keys, size_of(parts.rows)) if parts.is_triangular else keys

@@ -1,7 +1,7 @@
-"""Gradients of attention: sums of products with what is made of products, none of which is stored.
+"""Recognises the dQ, dK and dV kernels, which compute scores again.
 
 Receives a kernel that computes the gradient of queries, or those of keys and values together;
-names its parts. What the Opt TC chain makes of them is in `gpu/attention_slopes_kernel`.
+names its parts. What the Opt TC chain makes of them is in `gradient_kernel`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from aster_ml.codegen.gpu.attention import before_casts, factors
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.transforms.axes import simplify_indices
+from aster_ml.kernel_library.attention.parts import before_casts, factors
 from aster_ml.target.tensor_cores import TensorCore
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
@@ -133,13 +133,10 @@ def outer_factors(u: UOp, core: TensorCore) -> tuple[UOp, UOp] | None:
     if found is None:
         return None
     loads = [x for x in found if x.op is Ops.LOAD]
-    narrow = [x for x in found if x.op is Ops.CAST and any(is_sum(s) for s in toposort(x))]
+    narrow = [
+        x for x in found if x.op is Ops.CAST and any([s.op is Ops.REDUCE for s in toposort(x)])
+    ]
     return (narrow[0], loads[0]) if len(loads) == len(narrow) == 1 else None
-
-
-def is_sum(u: UOp) -> bool:
-    """Whether a node is a reduction."""
-    return u.op is Ops.REDUCE
 
 
 def inner_product(

@@ -270,7 +270,7 @@ def test_it_can_be_asked_for_by_name_and_is_refused_elsewhere() -> None:
     assert lower(ast, target, parse_opts(text))[0] == linear
     with pytest.raises(KernelOptError, match="after TC chain only PIPELINE copies"):
         lower(ast, target, parse_opts(f"{text} LOCAL(r1,8)"))
-    with pytest.raises(KernelOptError, match="2 stages are more than the 1 tiles of keys"):
+    with pytest.raises(KernelOptError, match="2 stages are more than the 1 tiles of the loop"):
         lower(ast, target, parse_opts(f"{text} PIPELINE(r3,2,copies)"))
     with pytest.raises(KernelOptError, match="attention is wanted"):
         q = Tensor.empty(32, 16, dtype=dtypes.float16)

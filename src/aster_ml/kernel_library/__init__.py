@@ -1,0 +1,1 @@
+"""Kernels for what is no loop nest of one reduction: one folder a row, listed in `rows`."""

@@ -1,0 +1,1 @@
+"""Attention on tensor cores: scores stay in registers, forward and backward."""
