@@ -36,7 +36,8 @@ from aster_ml.target.tensor_cores import ROWS, TensorCore
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ranges import size_of
 
-# The widest heads of which registers have sums.
+# The widest heads of which registers have sums. Source: 16 rows of a warp (PTX ISA 8.7,
+# "mma.m16n8k16") by 256 columns are 128 registers of a work-item, of 255 that it can have.
 WIDEST = 256
 
 
