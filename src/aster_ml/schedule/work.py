@@ -46,8 +46,8 @@ def devices_of(order: Iterable[UOp], workers: WorkersOf) -> dict[str, Workers]:
 
 
 class Plainness(IntEnum):
-    """How plain a schedule is: as it is planned first; without rewrites, merged kernels and runs,
-    which only make it faster; and without fused reductions and numbers known beforehand, too.
+    """Levels of planning: as it is done first; without rewrites, merged kernels and runs, which
+    only make a schedule faster; and without fused reductions and numbers known beforehand, too.
     """
 
     FULL = 0
