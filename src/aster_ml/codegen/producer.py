@@ -32,7 +32,8 @@ from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import AxisType, Ops, RoleArg
 
-# Registers that a work-item of the producer keeps.
+# Registers that a work-item of the producer keeps. Source: CUTLASS 3, kernels of sm90 with warp
+# specialization (LoadRegisterRequirement); PTX ISA 8.7, "setmaxnreg" (24 to 256, by eights).
 OWN = 40
 
 
