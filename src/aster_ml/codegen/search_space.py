@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
+from aster_ml.codegen.cpu.costs import MAX_BODY
 from aster_ml.codegen.estimate import estimate
 from aster_ml.codegen.gpu import moves
 from aster_ml.codegen.kernel import Kernel
@@ -40,8 +41,6 @@ ONCE = frozenset(
         "BLOCKS loop", "BLOCKS cluster", "STAGE local", "STAGE out", "TC",
     }
 )  # fmt: skip
-# Nodes times lanes of a loop body, past which compiling takes long and registers overflow.
-MAX_BODY = 2048
 # SIMD axes, by price, that a search sets out from besides the default one; and tiles of tensor
 # cores, with stages.
 RANKS, TILE_RANKS = 4, 25
@@ -102,7 +101,7 @@ def is_small(kernel: Kernel) -> bool:
     nodes = kernel.facts.order
     lanes = [int(r.src[0].vmax) for r in nodes if r.op is Ops.RANGE and r.arg.kind.is_lane]
     work = sum(1 for u in nodes if u.op in VALUES)
-    return bool(prod(lanes) // max(lanes, default=1) * work <= MAX_BODY)
+    return bool(prod(lanes) // max(lanes, default=1) * work <= 4 * MAX_BODY)
 
 
 def changed(kernel: Kernel, opts: Opts, target: Target) -> Iterator[Opts]:

@@ -34,7 +34,7 @@ from aster_ml.schedule.rewrites.copies import DATA_ONLY
 from aster_ml.schedule.rewrites.fold_numbers import number_like, number_of
 from aster_ml.schedule.starts import MOVING
 from aster_ml.schedule.steps import Schedule
-from aster_ml.schedule.work import PLAIN, PLAINEST, Workers
+from aster_ml.schedule.work import Plainness, Workers
 from aster_ml.target import Target
 from aster_ml.target.tensor_cores import chained_dtypes
 from aster_ml.thread_state import ENGINE, HERE, take_turn
@@ -480,7 +480,7 @@ def plan_somehow(captured: Captured, error: Exception) -> Schedule:
     """
     if not may_fall_back(error):
         raise error
-    for plain in (PLAIN, PLAINEST):
+    for plain in (Plainness.PLAIN, Plainness.PLAINEST):
         try:
             schedule = plan.plan_plainly(captured, workers_of, plain)
         except Exception as again:
@@ -503,7 +503,7 @@ def bind_somehow(
     runs = [s.ast for s in schedule.steps if s.ast is not None and is_run(s.ast)]
     if not runs or not may_fall_back(error):
         raise error
-    schedule = plan.plan_plainly(captured, workers_of, PLAIN)
+    schedule = plan.plan_plainly(captured, workers_of, Plainness.PLAIN)
     bind(schedule)
     tell("run", runs[0], None, error, "kernels one after the other")
     return request, captured, schedule

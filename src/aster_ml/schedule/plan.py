@@ -35,7 +35,7 @@ from aster_ml.schedule.rewrites.sink_shrink import crop_before_reducing
 from aster_ml.schedule.rewrites.split_matmul_sums import split_products
 from aster_ml.schedule.rewrites.split_reduce import split_long_reductions
 from aster_ml.schedule.steps import FinalKernel, HazardError, Schedule
-from aster_ml.schedule.work import PLAINEST, Work, WorkersOf, devices_of
+from aster_ml.schedule.work import Plainness, Work, WorkersOf, devices_of
 from aster_ml.uop.gc_pause import uncollected
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -98,7 +98,7 @@ def memory_of(store: UOp) -> int:
 
 def folds(work: Work) -> bool:
     """Bodies of which no plainest schedule is wanted."""
-    return work.plain != PLAINEST
+    return work.plain != Plainness.PLAINEST
 
 
 BODY_PASSES = (
@@ -199,7 +199,7 @@ def planning(
         ahead = None
         if early and len(order) >= MANY_NODES:
             planner.follower = ahead = Ahead(planner, params)
-        if plain == PLAINEST:
+        if plain == Plainness.PLAINEST:
             planner.fuse = 0
         yield from planner.run()
         clock(MATERIALIZE, planner)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from aster_ml.uop.node import UOp
@@ -44,15 +45,20 @@ def devices_of(order: Iterable[UOp], workers: WorkersOf) -> dict[str, Workers]:
     return {name: workers(name) for name in names if name}
 
 
-# How plain a schedule is: as it is planned first; without rewrites, merged kernels and runs, which
-# only make it faster; and without fused reductions and numbers known beforehand, too.
-PLAIN, PLAINEST = 1, 2
+class Plainness(IntEnum):
+    """Levels of planning: as it is done first; without rewrites, merged kernels and runs, which
+    only make a schedule faster; and without fused reductions and numbers known beforehand, too.
+    """
+
+    FULL = 0
+    PLAIN = 1
+    PLAINEST = 2
 
 
 @dataclass
 class Work:
     """`workers` says how many share a kernel of a device, `devices` the same of those of a body;
-    `plain` is 0, PLAIN or PLAINEST.
+    `plain` is one of `Plainness`.
 
     `numbers` are outputs that are one number everywhere, by the argument that they are written to.
     """

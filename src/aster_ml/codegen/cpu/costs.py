@@ -59,7 +59,8 @@ LEAST_SUMMED_TURNED = 256
 MAX_WRITTEN_OUT = 8
 # Products that windows over a short axis are written out to, at most.
 MAX_PRODUCTS = 128
-# Most nodes times lane instances in one loop body: keeps compile time and registers in hand.
+# Most nodes times lane instances in one loop body: keeps compile time and registers in hand. Of
+# what is written out because it has to be, and in a search, there may be four times as many.
 MAX_BODY = 512
 
 

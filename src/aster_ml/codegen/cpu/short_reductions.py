@@ -22,14 +22,15 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.plans import Halo
 from aster_ml.codegen.tails import can_overlap
-from aster_ml.target import Target
+from aster_ml.dtype import dtypes
+from aster_ml.target import BLOCK_NBYTES, Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 from aster_ml.uop.rules.conditions import conditions_of
 
-# The least SIMD lanes that have a row each.
-LEAST_LANES = 4
+# The least SIMD lanes that have a row each: those of the shortest registers.
+LEAST_LANES = BLOCK_NBYTES // dtypes.float32.itemsize
 
 
 def is_short_row(access: Access, axis: UOp, reduce: UOp) -> bool:

@@ -8,7 +8,7 @@ the sum over a block is said in `transforms/factored_sums`.
 from __future__ import annotations
 
 from aster_ml.codegen.apply import apply, upcast
-from aster_ml.codegen.cpu.costs import Plan
+from aster_ml.codegen.cpu.costs import MAX_BODY, Plan
 from aster_ml.codegen.cpu.loop_order import set_order
 from aster_ml.codegen.estimate import pays_threads
 from aster_ml.codegen.kernel import Decision, Kernel
@@ -24,8 +24,6 @@ from aster_ml.uop.ranges import size_of
 
 # Steps of a sum that stand side by side, in SIMD values; and rows that share the other operand.
 MOST_STEPS, MOST_ROWS = 32, 4
-# Nodes times lanes of one loop body.
-MOST_WRITTEN = 2048
 
 
 def choose_unpacked(plan: Plan) -> bool:
@@ -86,7 +84,7 @@ def write_out(plan: Plan, operand: Operand, lane: UOp, lanes: int) -> None:
         if r is None or r.src[0].op is not Ops.CONST or number == closed[0]:
             continue
         size = size_of(r)
-        if written * size > MOST_STEPS or nodes * written * size > MOST_WRITTEN:
+        if written * size > MOST_STEPS or nodes * written * size > 4 * MAX_BODY:
             break
         apply(kernel, Opt(OptOps.UNROLL, axis_name(r), size))
         written *= size

@@ -78,16 +78,22 @@ def chain(plan: Plan) -> bool:
 
 # Work-items that reduce together, and the fewest elements that each of them has to fold.
 GROUP_SIZE, GROUP_LENGTH = 64, 4
-# Most work-items of a block whose rows are shared out, and those of them that lie along columns.
-BLOCK_SIZE, COLUMNS = 256, 16
+# Most work-items of a block whose rows are shared out. Source: CUDA C++ Best Practices Guide,
+# "Thread and Block Heuristics" (128 to 256 to begin with).
+BLOCK_SIZE = 256
+# Those of them that lie along columns.
+COLUMNS = 16
 # Most results along the shorter axis of a product of which a work-item has all.
 MOST_ROWS = 8
 # Results of a work-item, one for each of which it reads a line.
 TURNED = 4
 # Most elements of a row that a work-item keeps in registers.
 MOST_KEPT = 32
-# How many work-items may have a row, and steps of one from which on they are as many as can be.
-TEAMS, LONG_ROW = (32, 64, 128, 256, 512, 1024), 1 << 13
+# How many work-items may have a row: from a warp to the largest block. Source: CUDA C++ Programming
+# Guide, "Technical Specifications per Compute Capability" (32 and 1,024).
+TEAMS = (32, 64, 128, 256, 512, 1024)
+# Steps of a row from which on they are as many as can be.
+LONG_ROW = 1 << 13
 
 
 def largest_divisor(r: UOp, limit: int) -> int:

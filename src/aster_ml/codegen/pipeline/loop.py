@@ -70,7 +70,8 @@ from aster_ml.uop.ranges import size_of
 # Nodes that do something each time that they stand in a list.
 REPEATED = frozenset({Ops.BARRIER, Ops.COMMIT, Ops.WAIT, Ops.SETTLE, Ops.ROLE, Ops.END})
 TRUE = UOp.const(dtypes.bool, True)
-# Registers that a work-item of the producer keeps.
+# Registers that a work-item of the producer keeps. Source: CUTLASS 3, kernels of sm90 with warp
+# specialization (LoadRegisterRequirement); PTX ISA 8.7, "setmaxnreg" (24 to 256, by eights).
 OWN = 40
 
 

@@ -7,7 +7,7 @@ stands in `schedule.rewrites.stacks`.
 from __future__ import annotations
 
 from aster_ml.codegen.apply import apply
-from aster_ml.codegen.cpu.costs import Plan
+from aster_ml.codegen.cpu.costs import MAX_BODY, Plan
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.dtype import dtypes
@@ -22,8 +22,6 @@ from aster_ml.uop.rules.linear_form import form_of
 
 # A name of a module is found faster than a member of an Enum, and every node is asked for its op.
 CMPEQ = Ops.CMPEQ
-# Most values that a loop body may have with all of them.
-MAX_WRITTEN = 2048
 
 
 def share_loads(kernel: Kernel, target: Target) -> None:
@@ -78,7 +76,7 @@ def stacks_of(kernel: Kernel) -> list[UOp]:
         return []
     values = [u.ranges for u in order if u.op in ELEMENTWISE and u.dtype is not dtypes.index]
     written = sum(prod([size_of(r) for r in short if r in ranges]) for ranges in values)
-    return short if written <= MAX_WRITTEN else []
+    return short if written <= 4 * MAX_BODY else []
 
 
 def write_out_stacks(plan: Plan) -> None:

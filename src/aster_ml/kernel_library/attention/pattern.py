@@ -23,6 +23,7 @@ from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
 
 # Fewer queries leave most rows of a tensor core without work; of wider heads than these a work-item
 # would have more sums than registers, and of wider ones than half of it more than two gradients'.
+# Source: PTX ISA 8.7, "mma.m16n8k16": 16 rows by 256 columns are 128 registers of 255.
 LEAST_QUERIES, WIDEST_HEAD = 16, 256
 PASSED = ELEMENTWISE | MOVEMENT | {Ops.DETACH}
 Readers = dict[UOp, list[UOp]]

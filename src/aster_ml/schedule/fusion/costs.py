@@ -78,7 +78,6 @@ FREE = frozenset(
 MAX_COST = 1 << 20
 # What is read from memory whatever it was made by.
 LOADED = frozenset({Ops.REDUCE, Ops.SCATTER, Ops.PARAM, Ops.COPY, Ops.AFTER})
-A_LOAD = (0, 1)
 # A name of a module is found faster than a member of an Enum.
 EXPAND = Ops.EXPAND
 
@@ -93,14 +92,14 @@ def fused_costs(order: list[UOp], stored: set[UOp]) -> dict[UOp, tuple[int, int]
     for u in order:
         op, src = u.op, u.src
         if op in LOADED or u in stored:
-            costs[u] = A_LOAD
+            costs[u] = 0, 1
             continue
         own = 0 if op in FREE else OP_COST.get(op, 1)
         if len(src) == 1 and not own:
             found = costs[src[0]]
             if op is EXPAND and (compute := found[0]) and u.shape != src[0].shape:
                 if found[1] or compute > ASSUMED.as_a_load:
-                    found = A_LOAD
+                    found = 0, 1
             costs[u] = found
             continue
         compute, loads = own, 0
