@@ -1,7 +1,7 @@
 """Tensor: what users hold. Construction, realizing, moving, reading, gradients.
 
 Receives data and other tensors; returns tensors, NumPy arrays, Python numbers. What operations mean
-stands in the mixins, each by its subject; how they run stands below `engine`.
+stands in functions of `mixin`, each by its subject; how they run stands below `engine`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,9 @@ from aster_ml.helpers import all_int
 from aster_ml.kernel_library.formulas import FormulaMixin
 from aster_ml.late import late
 from aster_ml.mixin.assign import REALIZED, note_memory
-from aster_ml.mixin.contract import ContractMixin
 from aster_ml.mixin.create import CreateMixin
-from aster_ml.mixin.custom import CustomMixin
 from aster_ml.mixin.data import node_of
 from aster_ml.mixin.devices import check_device, move
-from aster_ml.mixin.digest import DigestMixin
-from aster_ml.mixin.elementary import ElementaryMixin
 from aster_ml.mixin.handle import (
     INHERITED,
     WRITTEN,
@@ -52,14 +48,9 @@ from aster_ml.mixin.handle import (
     number_everywhere,
     own_memory,
 )
-from aster_ml.mixin.interop import InteropMixin
-from aster_ml.mixin.join import JoinMixin
 from aster_ml.mixin.live import LIVE, LeafRef, TensorRef, forget, live_handles, wake
-from aster_ml.mixin.math import CastMixin
+from aster_ml.mixin.operations import Operations
 from aster_ml.mixin.random import STREAMS, RandomMixin
-from aster_ml.mixin.scan import ScanMixin
-from aster_ml.mixin.select import SelectMixin
-from aster_ml.mixin.sets import SetMixin
 from aster_ml.mixin.sizes import same_size
 from aster_ml.plugins import open_module
 from aster_ml.thread_state import HERE, Here, mark
@@ -97,11 +88,7 @@ class TensorType(type):
             raise AttributeError(hint(name, "type object 'Tensor'", TENSOR), name=name, obj=cls)
 
 
-class Tensor(
-    InteropMixin, FormulaMixin, ContractMixin, RandomMixin, ScanMixin, SetMixin, SelectMixin,
-    DigestMixin, JoinMixin, ElementaryMixin, CreateMixin, CustomMixin, CastMixin,
-    metaclass=TensorType,
-):  # fmt: skip
+class Tensor(Operations, FormulaMixin, RandomMixin, CreateMixin, metaclass=TensorType):
     """A value of some shape and dtype on a device, computed when it is needed.
 
     `Tensor(data, device, dtype, requires_grad)` takes numbers, nested lists, NumPy arrays, bytes,

@@ -9,219 +9,234 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Self, TypeVar
+from typing import Any
 
 from aster_ml.dtype import DType, DTypeLike, dtypes, neighbour, sum_acc_dtype
 from aster_ml.errors import ArgumentError
-from aster_ml.mixin.contract import ContractMixin
+from aster_ml.mixin import Self
 from aster_ml.mixin.functions import through_float32
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
-A = TypeVar("A", bound="ActivationMixin")
+# activations
 
 
-class ActivationMixin(ContractMixin):
-    """Activations and the softmax family."""
+def relu(self: Self) -> Self:
+    """The positive part; its slope at 0 is 0.
 
-    __slots__ = ()
+    Shapes: self [*s] -> [*s].
+    """
+    if self.dtype.kind != "float":
+        return (self > 0).where(self, 0)
+    return self._derive(rectified(self.uop))
 
-    # activations
 
-    def relu(self) -> Self:
-        """The positive part; its slope at 0 is 0.
+def relu6(self: Self) -> Self:
+    """Held between 0 and 6.
 
-        Shapes: self [*s] -> [*s].
-        """
-        if self.dtype.kind != "float":
-            return (self > 0).where(self, 0)
-        return self._derive(rectified(self.uop))
+    Shapes: self [*s] -> [*s].
+    """
+    return hold_between(self, 0, 6)
 
-    def relu6(self) -> Self:
-        """Held between 0 and 6.
 
-        Shapes: self [*s] -> [*s].
-        """
-        return hold_between(self, 0, 6)
+def hardtanh(self: Self, min_val: float = -1, max_val: float = 1) -> Self:
+    """Held between two numbers; the slope is 0 at both.
 
-    def hardtanh(self, min_val: float = -1, max_val: float = 1) -> Self:
-        """Held between two numbers; the slope is 0 at both.
+    Shapes: self [*s] -> [*s].
+    """
+    return hold_between(self, min_val, max_val)
 
-        Shapes: self [*s] -> [*s].
-        """
-        return hold_between(self, min_val, max_val)
 
-    def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
-        """`alpha * x + beta`, held between 0 and 1.
+def hardsigmoid(self: Self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
+    """`alpha * x + beta`, held between 0 and 1.
 
-        Shapes: self [*s] -> [*s].
-        """
-        if self.dtype.kind != "float" or alpha <= 0:
-            return hold_between(self * alpha + beta, 0, 1)
-        # No gradient passes NaN.
-        line = self._with_slope(self, self.ne(self)) * alpha + beta
-        # Where the line ends is asked of self, which has not been rounded.
-        low, high = neighbour(-beta / alpha, self.dtype, True), (1 - beta) / alpha
-        inside = (self > neighbour(high, self.dtype, False)).where(1, line)
-        return (self < low).where(0, inside)
+    Shapes: self [*s] -> [*s].
+    """
+    if self.dtype.kind != "float" or alpha <= 0:
+        return hold_between(self * alpha + beta, 0, 1)
+    # No gradient passes NaN.
+    line = self._with_slope(self, self.ne(self)) * alpha + beta
+    # Where the line ends is asked of self, which has not been rounded.
+    low, high = neighbour(-beta / alpha, self.dtype, True), (1 - beta) / alpha
+    inside = (self > neighbour(high, self.dtype, False)).where(1, line)
+    return (self < low).where(0, inside)
 
-    def hardswish(self) -> Self:
-        """`x * relu6(x + 3) / 6`.
 
-        Shapes: self [*s] -> [*s].
-        """
-        return self * (self + 3).relu6() * (1 / 6)
+def hardswish(self: Self) -> Self:
+    """`x * relu6(x + 3) / 6`.
 
-    def sigmoid(self) -> Self:
-        """`1 / (1 + exp(-x))`.
+    Shapes: self [*s] -> [*s].
+    """
+    return self * (self + 3).relu6() * (1 / 6)
 
-        Shapes: self [*s] -> [*s].
-        """
-        negative, small = decaying_exp(self._floating())
-        return negative.where(small, 1) / (small + 1)
 
-    def swish(self) -> Self:
-        """`x * sigmoid(x)`.
+def sigmoid(self: Self) -> Self:
+    """`1 / (1 + exp(-x))`.
 
-        Shapes: self [*s] -> [*s].
-        """
-        return self * self.sigmoid()
+    Shapes: self [*s] -> [*s].
+    """
+    negative, small = decaying_exp(self._floating())
+    return negative.where(small, 1) / (small + 1)
 
-    def silu(self) -> Self:
-        """`swish` under its other name.
 
-        Shapes: self [*s] -> [*s].
-        """
-        return self.swish()
+def swish(self: Self) -> Self:
+    """`x * sigmoid(x)`.
 
-    def softplus(self, beta: float = 1.0) -> Self:
-        """`log(1 + exp(beta * x)) / beta`.
+    Shapes: self [*s] -> [*s].
+    """
+    return self * self.sigmoid()
 
-        Shapes: self [*s] -> [*s].
-        """
-        x = self._floating()
-        if beta == 0:
-            raise ArgumentError("softplus: beta is 0; another number is wanted")
-        if beta != 1:
-            return (x * beta).softplus() * (1 / beta)
-        negative, small = decaying_exp(x)
-        return negative.where(0, x) + log_one_plus(small)
 
-    def logsigmoid(self) -> Self:
-        """`log(sigmoid(x))`.
+def silu(self: Self) -> Self:
+    """`swish` under its other name.
 
-        Shapes: self [*s] -> [*s].
-        """
-        negative, small = decaying_exp(self._floating())
-        return negative.where(self, 0) - log_one_plus(small)
+    Shapes: self [*s] -> [*s].
+    """
+    return self.swish()
 
-    def softsign(self) -> Self:
-        """`x / (1 + |x|)`.
 
-        Shapes: self [*s] -> [*s].
-        """
-        x = self._floating()
-        whole = x.abs() + 1
-        inverse = whole.reciprocal()
-        return x._with_slope(x / whole, inverse * inverse)
+def softplus(self: Self, beta: float = 1.0) -> Self:
+    """`log(1 + exp(beta * x)) / beta`.
 
-    @through_float32
-    def gelu(self) -> Self:
-        """`0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`, as one sigmoid.
+    Shapes: self [*s] -> [*s].
+    """
+    x = self._floating()
+    if beta == 0:
+        raise ArgumentError("softplus: beta is 0; another number is wanted")
+    if beta != 1:
+        return (x * beta).softplus() * (1 / beta)
+    negative, small = decaying_exp(x)
+    return negative.where(0, x) + log_one_plus(small)
 
-        Shapes: self [*s] -> [*s].
-        Error: up to 5e-4 from x times the normal distribution function, which it approximates.
-        Source: Hendrycks and Gimpel 2016.
-        """
-        factor = 2 * math.sqrt(2 / math.pi)
-        return self * (self * (self * self * (factor * 0.044715) + factor)).sigmoid()
 
-    def quick_gelu(self) -> Self:
-        """`x * sigmoid(1.702 * x)`.
+def logsigmoid(self: Self) -> Self:
+    """`log(sigmoid(x))`.
 
-        Shapes: self [*s] -> [*s].
-        """
-        return self * (self * 1.702).sigmoid()
+    Shapes: self [*s] -> [*s].
+    """
+    negative, small = decaying_exp(self._floating())
+    return negative.where(self, 0) - log_one_plus(small)
 
-    def elu(self, alpha: float = 1.0) -> Self:
-        """`x` above 0, `alpha * (exp(x) - 1)` below.
 
-        Shapes: self [*s] -> [*s].
-        """
-        positive, fall = fall_below_zero(self._floating(), 1.0)
-        return positive.where(self, fall * alpha)
+def softsign(self: Self) -> Self:
+    """`x / (1 + |x|)`.
 
-    def celu(self, alpha: float = 1.0) -> Self:
-        """`x` above 0, `alpha * (exp(x / alpha) - 1)` below.
+    Shapes: self [*s] -> [*s].
+    """
+    x = self._floating()
+    whole = x.abs() + 1
+    inverse = whole.reciprocal()
+    return x._with_slope(x / whole, inverse * inverse)
 
-        Shapes: self [*s] -> [*s].
-        """
-        positive, fall = fall_below_zero(self._floating(), 1 / alpha)
-        return positive.where(self, fall * alpha)
 
-    def selu(self, alpha: float = 1.67326, gamma: float = 1.0507) -> Self:
-        """`gamma * elu(x, alpha)`.
+@through_float32
+def gelu(self: Self) -> Self:
+    """`0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`, as one sigmoid.
 
-        Shapes: self [*s] -> [*s].
-        """
-        return self.elu(alpha) * gamma
+    Shapes: self [*s] -> [*s].
+    Error: up to 5e-4 from x times the normal distribution function, which it approximates.
+    Source: Hendrycks and Gimpel 2016.
+    """
+    factor = 2 * math.sqrt(2 / math.pi)
+    return self * (self * (self * self * (factor * 0.044715) + factor)).sigmoid()
 
-    def leaky_relu(self, neg_slope: float = 0.01) -> Self:
-        """`x` above 0, `neg_slope * x` below, where 0 belongs.
 
-        Shapes: self [*s] -> [*s].
-        """
-        return (self > 0).where(self, self * neg_slope)
+def quick_gelu(self: Self) -> Self:
+    """`x * sigmoid(1.702 * x)`.
 
-    def mish(self) -> Self:
-        """`x * tanh(softplus(x))`.
+    Shapes: self [*s] -> [*s].
+    """
+    return self * (self * 1.702).sigmoid()
 
-        Shapes: self [*s] -> [*s].
-        """
-        return self * self.softplus().tanh()
 
-    # softmax
+def elu(self: Self, alpha: float = 1.0) -> Self:
+    """`x` above 0, `alpha * (exp(x) - 1)` below.
 
-    def softmax(self, axis: int = -1, dtype: DTypeLike | None = None) -> Self:
-        """`exp(x) / sum(exp(x))` over `axis`.
+    Shapes: self [*s] -> [*s].
+    """
+    positive, fall = fall_below_zero(self._floating(), 1.0)
+    return positive.where(self, fall * alpha)
 
-        Shapes: self [*b, n] -> [*b, n].
-        Dtype: `dtype`, else that of self; computed in at least float32.
-        """
-        x, result = self._widened(dtype)
-        _, powers, total = shifted_exp(x, axis)
-        return (powers * total.reciprocal()).cast(result)
 
-    def log_softmax(self, axis: int = -1, dtype: DTypeLike | None = None) -> Self:
-        """`log(softmax(x))` over `axis`.
+def celu(self: Self, alpha: float = 1.0) -> Self:
+    """`x` above 0, `alpha * (exp(x / alpha) - 1)` below.
 
-        Shapes: self [*b, n] -> [*b, n].
-        Dtype: `dtype`, else that of self; computed in at least float32.
-        """
-        x, result = self._widened(dtype)
-        shifted, _, total = shifted_exp(x, axis)
-        return (shifted - total.log()).cast(result)
+    Shapes: self [*s] -> [*s].
+    """
+    positive, fall = fall_below_zero(self._floating(), 1 / alpha)
+    return positive.where(self, fall * alpha)
 
-    def logsumexp(self, axis: Any = None, keepdim: bool = False) -> Self:
-        """`log(sum(exp(x)))` over `axis`.
 
-        Shapes: self [*b, n], axis=-1 -> [*b].
-        """
-        x, result = self._widened(None)
-        most = x.max(axis, keepdim=True).detach()
-        # Of infinities the difference is NaN, while their own exponentials are right.
-        most = most.isinf().where(0, most)
-        total = (x - most).exp().sum(axis, keepdim=True).log() + most
-        total = total.cast(result)
-        if keepdim:
-            return total
-        axes = self._resolve_axes(axis, "logsumexp")
-        return total.reshape(tuple([s for a, s in enumerate(total.shape) if a not in axes]))
+def selu(self: Self, alpha: float = 1.67326, gamma: float = 1.0507) -> Self:
+    """`gamma * elu(x, alpha)`.
 
-    def _widened(self, dtype: DTypeLike | None) -> tuple[Self, Any]:
-        """Self as a float of at least 32 bits, and the dtype that a result should have."""
-        x = self._floating() if dtype is None else self.cast(dtype)
-        return x.cast(sum_acc_dtype(x.dtype)), x.dtype
+    Shapes: self [*s] -> [*s].
+    """
+    return self.elu(alpha) * gamma
+
+
+def leaky_relu(self: Self, neg_slope: float = 0.01) -> Self:
+    """`x` above 0, `neg_slope * x` below, where 0 belongs.
+
+    Shapes: self [*s] -> [*s].
+    """
+    return (self > 0).where(self, self * neg_slope)
+
+
+def mish(self: Self) -> Self:
+    """`x * tanh(softplus(x))`.
+
+    Shapes: self [*s] -> [*s].
+    """
+    return self * self.softplus().tanh()
+
+
+# softmax
+
+
+def softmax(self: Self, axis: int = -1, dtype: DTypeLike | None = None) -> Self:
+    """`exp(x) / sum(exp(x))` over `axis`.
+
+    Shapes: self [*b, n] -> [*b, n].
+    Dtype: `dtype`, else that of self; computed in at least float32.
+    """
+    x, result = widened(self, dtype)
+    _, powers, total = shifted_exp(x, axis)
+    return (powers * total.reciprocal()).cast(result)
+
+
+def log_softmax(self: Self, axis: int = -1, dtype: DTypeLike | None = None) -> Self:
+    """`log(softmax(x))` over `axis`.
+
+    Shapes: self [*b, n] -> [*b, n].
+    Dtype: `dtype`, else that of self; computed in at least float32.
+    """
+    x, result = widened(self, dtype)
+    shifted, _, total = shifted_exp(x, axis)
+    return (shifted - total.log()).cast(result)
+
+
+def logsumexp(self: Self, axis: Any = None, keepdim: bool = False) -> Self:
+    """`log(sum(exp(x)))` over `axis`.
+
+    Shapes: self [*b, n], axis=-1 -> [*b].
+    """
+    x, result = widened(self, None)
+    most = x.max(axis, keepdim=True).detach()
+    # Of infinities the difference is NaN, while their own exponentials are right.
+    most = most.isinf().where(0, most)
+    total = (x - most).exp().sum(axis, keepdim=True).log() + most
+    total = total.cast(result)
+    if keepdim:
+        return total
+    axes = self._resolve_axes(axis, "logsumexp")
+    return total.reshape(tuple([s for a, s in enumerate(total.shape) if a not in axes]))
+
+
+def widened(self: Self, dtype: DTypeLike | None) -> tuple[Self, Any]:
+    """Self as a float of at least 32 bits, and the dtype that a result should have."""
+    x = self._floating() if dtype is None else self.cast(dtype)
+    return x.cast(sum_acc_dtype(x.dtype)), x.dtype
 
 
 @functools.cache
@@ -247,7 +262,7 @@ def rectified(x: UOp) -> UOp:
     return found
 
 
-def hold_between(x: A, low: float, high: float) -> A:
+def hold_between(x: Self, low: float, high: float) -> Self:
     """`x` where it lies between two numbers, else the nearer; the slope is 0 at both; NaN stays."""
     if x.dtype.kind != "float":
         return (x > low).where((x < high).where(x, high), low)
@@ -256,19 +271,19 @@ def hold_between(x: A, low: float, high: float) -> A:
     return x._with_slope(held, ends)
 
 
-def decaying_exp(x: A) -> tuple[A, A]:
+def decaying_exp(x: Self) -> tuple[Self, Self]:
     """Where x is negative, and exp(-|x|), which is at most 1."""
     negative = x < 0
     return negative, (x * negative.where(x.ufix(1.0), -1.0)).exp()
 
 
-def log_one_plus(small: A) -> A:
+def log_one_plus(small: Self) -> Self:
     """log(1 + small) of what is not negative, with what 1 + small rounds away put back."""
     whole = small + 1
     return whole.log() + ((small - (whole - 1)) / whole).detach()
 
 
-def fall_below_zero(x: A, rate: float) -> tuple[A, A]:
+def fall_below_zero(x: Self, rate: float) -> tuple[Self, Self]:
     """Where x is positive, and exp(rate * x) - 1 where it is not (0 where it is).
 
     As 2 * t / (1 - t) of the hyperbolic tangent t of half of it, which keeps the digits of what is
@@ -281,7 +296,7 @@ def fall_below_zero(x: A, rate: float) -> tuple[A, A]:
     return positive, below._with_slope(half * 2 / (1 - half), below.exp())
 
 
-def shifted_exp(x: A, axis: Any) -> tuple[A, A, A]:
+def shifted_exp(x: Self, axis: Any) -> tuple[Self, Self, Self]:
     """x less its maximum over `axis`, the exponential of that, and the sum of those.
 
     Shifting changes neither what softmax gives nor its slope, so no gradient goes through it.

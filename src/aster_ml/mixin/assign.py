@@ -7,7 +7,7 @@ before keeps the old value; tensors that the written one is a view of see the ne
 
 from __future__ import annotations
 
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from aster_ml.engine.readers import enter_new, shown_above
 from aster_ml.engine.realize import settle
 from aster_ml.errors import DeviceError, DTypeError, ShapeError, UnsupportedError
 from aster_ml.helpers import prod
+from aster_ml.mixin import Self
 from aster_ml.mixin.data import array_of_list
-from aster_ml.mixin.devices import DevicesMixin, move
+from aster_ml.mixin.devices import move
 from aster_ml.mixin.handle import (
     Handle,
     check_tensor,
@@ -29,7 +30,6 @@ from aster_ml.mixin.handle import (
     own_memory,
 )
 from aster_ml.mixin.index import (
-    IndexMixin,
     Parsed,
     Picked,
     Span,
@@ -235,229 +235,257 @@ def without_detach(uop: UOp) -> UOp:
     return u
 
 
-class AssignMixin(IndexMixin, DevicesMixin):
-    """Assignment."""
+def assign(self: Self, x: Any) -> Self:
+    """Gives self the value `x`, which is copied, and with it all that shows it. Returns self.
 
-    __slots__ = ()
+    The value is repeated to our shape, and cast to our dtype where that loses nothing. What it
+    reads of self it reads before anything is written (docs/reference/views.md).
 
-    def assign(self, x: Any) -> Self:
-        """Gives self the value `x`, which is copied, and with it all that shows it. Returns self.
-
-        The value is repeated to our shape, and cast to our dtype where that loses nothing. What it
-        reads of self it reads before anything is written (docs/reference/views.md).
-
-        Raises: ShapeError, DTypeError or DeviceError where `x` does not fit in one of these;
-        UnsupportedError for a view that shows one element several times, as expand does.
-        """
-        value = self._value_to_write(x)
-        if unnamed(value) is unnamed(self.uop):
-            return self
-        if is_on_disk(self):
-            write_file(self, self.from_uop(value, False))
-        else:
-            self._write(value)
-            if x.__class__ is self.__class__ and x._requires_grad and value.dtype.kind == "float":
-                self._note_written_everywhere()
+    Raises: ShapeError, DTypeError or DeviceError where `x` does not fit in one of these;
+    UnsupportedError for a view that shows one element several times, as expand does.
+    """
+    value = value_to_write(self, x)
+    if unnamed(value) is unnamed(self.uop):
         return self
-
-    def _value_to_write(self, x: Any) -> UOp:
-        """The node of `x`, checked to fit self."""
-        if isinstance(x, (bool, int, float)):
-            return self.const_like(x).uop
-        if not isinstance(x, Handle):
-            x = value_like(self, x)
-        if x.shape != self.shape:
-            if broadcast_shapes("assign", x.shape, self.shape) != self.shape:
-                raise ShapeError(
-                    f"assign: {show_shape(x.shape)} to {show_shape(self.shape)}; the value may "
-                    "be repeated, not what is written to"
-                )
-            x = x._broadcast_to(self.shape)
-        if x.dtype is not self.dtype:
-            if can_lossless_cast(x.dtype, self.dtype) or are_held(x.uop, self.dtype):
-                return self._value_to_write(x.cast(self.dtype))
-            raise DTypeError(
-                f"assign: {x.dtype.name} to {self.dtype.name}; "
-                f".cast({self.dtype.name!r}) makes the value fit"
-            )
-        if x.device != self.device and not is_on_disk(self):
-            if number_everywhere(x.uop):
-                return cast(UOp, move(x, self.device).uop)
-            raise DeviceError(
-                f"assign: a value on {x.device} to a tensor on {self.device}; "
-                f".to({self.device!r}) moves it"
-            )
-        return cast(UOp, x.uop)
-
-    def _write(self, value: UOp, spans: list[Span] | None = None) -> None:
-        """Writes `value` to what self shows, or to a part of it."""
-        if any([is_zero(s) for s in value.shape]):
-            return
-        self._leave()
-        if self._requires_grad is not True:
-            self._former = None
-        # What gradients may still need is not written over.
-        is_kept = bool(PASTS.data) and has_past(self._whole)
-        if self._steps is None and spans is None and (is_kept or not is_view(self._whole)):
-            self._note_former()
-            # What has no memory becomes another value; of memory that others name, a copy.
-            self._whole = own_memory(value, self.device) if shows_memory(value) else value
-            if self._former is not None:
-                ASSIGNED.add(self.uop)
-            return
-        place = self._place_to_write()
-        target = target_in(place, self._steps)
-        if target is not None and spans is not None:
-            cut = cut_spans(target, spans)
-            if is_cut_apart(cut):
-                value = overlay(self, spans, self.from_uop(value, False)).uop
-            else:
-                target = cut
-        if target is not None and is_cut_apart(target):
-            raise DeviceError(
-                f"assign: {show_shape(self.shape)} is a part of a tensor that lies on several "
-                "devices; write by index, x[a:b] = value, or assign to all of the tensor"
-            )
-        if value.dtype is not place.dtype:
-            value = UOp(Ops.BITCAST, place.dtype, (value,))
-        if target is None:
-            target, value = place, self._laid_in(place, value)
-        self._whole = place.after(target.store(value))
-
-    def _place_to_write(self) -> UOp:
-        """The memory of what self is a view of, which nobody else names, as it is now."""
-        whole = without_detach(self._whole)
-        if not is_view(whole) or is_shared(self) or (PASTS.data and has_past(whole)):
-            self._note_former()
-            return own_memory(whole, self.device)
-        for node in buffers_of(whole):
-            take_private_copy(node)
-        forget_origins(whole)
-        # Writes that have happened are left out, unless gradients follow them.
-        found = None if self._requires_grad else settle(whole)
-        return whole if found is None else found
-
-    def _laid_in(self, place: UOp, value: UOp) -> UOp:
-        """The whole `place` with `value` in it where self shows it."""
-        places = places_in(place.shape, self._steps)
-        count = prod(place.shape)
-        source, hit = np.zeros(count, np.int32), np.zeros(count, np.bool_)
-        source[places], hit[places] = np.arange(len(places)), True
-        taken = self.from_uop(value, False).reshape((len(places),))[source]
-        mask = self.__class__(hit, device=self.device)  # type: ignore[call-arg]
-        node = mask.uop.alu(Ops.WHERE, taken.uop, place.reshape((count,)))
-        return node.reshape(place.shape)
-
-    def replace(self, x: Self, allow_shape_mismatch: bool = False) -> Self:
-        """Makes self another name for `x`, whose memory it shows from now on. Returns self.
-
-        Raises: ShapeError where shapes differ, unless that is allowed.
-        """
-        check_tensor(x, "replace")
-        if self.shape != x.shape and not allow_shape_mismatch:
-            raise ShapeError(
-                f"replace: {show_shape(x.shape)} for {show_shape(self.shape)}; the "
-                "same shape is wanted"
-            )
-        if x is not self:
-            self._show(x)
-        return self
-
-    # by index
-
-    def __delitem__(self, indices: Any) -> None:
-        raise DTypeError(
-            "del: a tensor keeps its elements; a slice, `shrink` or `masked_select` is one without "
-            "some of them"
-        )
-
-    def __setitem__(self, indices: Any, v: Any) -> None:
-        """Writes `v`, repeated where it is smaller, to the part that the index names.
-
-        Raises: UnsupportedError for a tensor that was set to require a gradient.
-        """
-        if self._requires_grad is True:
-            raise UnsupportedError(
-                f"assign: a part of {described(self)} is written, whose gradient would be that of "
-                "another value; write to x.detach(), which is the same memory, or to a copy (x + 0)"
-            )
-        value = v if isinstance(v, Handle) else value_like(self, v)
-        if value.dtype is not self.dtype:
-            value = value.cast(self.dtype)
-        if is_on_disk(self):
-            write_file_part(self, indices, value)
-            return
-        if value.device != self.device:
-            raise DeviceError(
-                f"assign: a value on {value.device} to a tensor on {self.device}; "
-                f".to({self.device!r}) moves it"
-            )
-        mask = mask_in(self, indices)
-        if mask is not None:
-            self.assign(written_by_mask(self, mask, value))
-            return
-        parsed = parse_indices(self, indices)
-        if unnamed(cut_node(self.uop, parsed)) is unnamed(value.uop):
-            return
-        if parsed.picked:
-            self.assign(scatter_picked(self, parsed, value))
-            return
-        value = fit_value(value, parsed.shape).reshape(parsed.kept_shape)
-        if any(is_zero(s) for s in parsed.kept_shape):
-            return
-        self._leave()
-        alone = self._cell is None
-        if target_in(self._whole, self._steps) is None or (
-            alone and not is_view(self.uop) and overlays_of(self.uop) < MAX_OVERLAYS
-        ):
-            self.assign(overlay(self, parsed.spans, value))
-            return
-        windows = whole_windows(parsed.spans, self.shape, value)
-        if len(windows) > 1:
-            # All of them are read before the first is written.
-            windows = [(spans, part._own()) for spans, part in windows]
-        for spans, part in windows:
-            self._write(part.uop, spans)
-        if value._requires_grad:
+    if is_on_disk(self):
+        write_file(self, self.from_uop(value, False))
+    else:
+        write(self, value)
+        if x.__class__ is self.__class__ and x._requires_grad and value.dtype.kind == "float":
             self._note_written_everywhere()
+    return self
 
-    # in place
 
-    def __iadd__(self, x: Any) -> Self:
-        return self.assign(self.add(x))
+def value_to_write(self: Self, x: Any) -> UOp:
+    """The node of `x`, checked to fit self."""
+    if isinstance(x, (bool, int, float)):
+        return self.const_like(x).uop
+    if not isinstance(x, Handle):
+        x = value_like(self, x)
+    if x.shape != self.shape:
+        if broadcast_shapes("assign", x.shape, self.shape) != self.shape:
+            raise ShapeError(
+                f"assign: {show_shape(x.shape)} to {show_shape(self.shape)}; the value may "
+                "be repeated, not what is written to"
+            )
+        x = x._broadcast_to(self.shape)
+    if x.dtype is not self.dtype:
+        if can_lossless_cast(x.dtype, self.dtype) or are_held(x.uop, self.dtype):
+            return value_to_write(self, x.cast(self.dtype))
+        raise DTypeError(
+            f"assign: {x.dtype.name} to {self.dtype.name}; "
+            f".cast({self.dtype.name!r}) makes the value fit"
+        )
+    if x.device != self.device and not is_on_disk(self):
+        if number_everywhere(x.uop):
+            return cast(UOp, move(x, self.device).uop)
+        raise DeviceError(
+            f"assign: a value on {x.device} to a tensor on {self.device}; "
+            f".to({self.device!r}) moves it"
+        )
+    return cast(UOp, x.uop)
 
-    def __isub__(self, x: Any) -> Self:
-        return self.assign(self.sub(x))
 
-    def __imul__(self, x: Any) -> Self:
-        return self.assign(self.mul(x))
+def write(self: Self, value: UOp, spans: list[Span] | None = None) -> None:
+    """Writes `value` to what self shows, or to a part of it."""
+    if any([is_zero(s) for s in value.shape]):
+        return
+    self._leave()
+    if self._requires_grad is not True:
+        self._former = None
+    # What gradients may still need is not written over.
+    is_kept = bool(PASTS.data) and has_past(self._whole)
+    if self._steps is None and spans is None and (is_kept or not is_view(self._whole)):
+        self._note_former()
+        # What has no memory becomes another value; of memory that others name, a copy.
+        self._whole = own_memory(value, self.device) if shows_memory(value) else value
+        if self._former is not None:
+            ASSIGNED.add(self.uop)
+        return
+    place = place_to_write(self)
+    target = target_in(place, self._steps)
+    if target is not None and spans is not None:
+        cut = cut_spans(target, spans)
+        if is_cut_apart(cut):
+            value = overlay(self, spans, self.from_uop(value, False)).uop
+        else:
+            target = cut
+    if target is not None and is_cut_apart(target):
+        raise DeviceError(
+            f"assign: {show_shape(self.shape)} is a part of a tensor that lies on several "
+            "devices; write by index, x[a:b] = value, or assign to all of the tensor"
+        )
+    if value.dtype is not place.dtype:
+        value = UOp(Ops.BITCAST, place.dtype, (value,))
+    if target is None:
+        target, value = place, laid_in(self, place, value)
+    self._whole = place.after(target.store(value))
 
-    def __itruediv__(self, x: Any) -> Self:
-        return self.assign(self / x)
 
-    def __ifloordiv__(self, x: Any) -> Self:
-        return self.assign(self // x)
+def place_to_write(self: Self) -> UOp:
+    """The memory of what self is a view of, which nobody else names, as it is now."""
+    whole = without_detach(self._whole)
+    if not is_view(whole) or is_shared(self) or (PASTS.data and has_past(whole)):
+        self._note_former()
+        return own_memory(whole, self.device)
+    for node in buffers_of(whole):
+        take_private_copy(node)
+    forget_origins(whole)
+    # Writes that have happened are left out, unless gradients follow them.
+    found = None if self._requires_grad else settle(whole)
+    return whole if found is None else found
 
-    def __imod__(self, x: Any) -> Self:
-        return self.assign(self % x)
 
-    def __ipow__(self, x: Any) -> Self:
-        return self.assign(self**x)
+def laid_in(self: Self, place: UOp, value: UOp) -> UOp:
+    """The whole `place` with `value` in it where self shows it."""
+    places = places_in(place.shape, self._steps)
+    count = prod(place.shape)
+    source, hit = np.zeros(count, np.int32), np.zeros(count, np.bool_)
+    source[places], hit[places] = np.arange(len(places)), True
+    taken = self.from_uop(value, False).reshape((len(places),))[source]
+    mask = self.__class__(hit, device=self.device)
+    node = mask.uop.alu(Ops.WHERE, taken.uop, place.reshape((count,)))
+    return node.reshape(place.shape)
 
-    def __iand__(self, x: Any) -> Self:
-        return self.assign(self & x)
 
-    def __ior__(self, x: Any) -> Self:
-        return self.assign(self | x)
+def replace(self: Self, x: Self, allow_shape_mismatch: bool = False) -> Self:
+    """Makes self another name for `x`, whose memory it shows from now on. Returns self.
 
-    def __ixor__(self, x: Any) -> Self:
-        return self.assign(self ^ x)
+    Raises: ShapeError where shapes differ, unless that is allowed.
+    """
+    check_tensor(x, "replace")
+    if self.shape != x.shape and not allow_shape_mismatch:
+        raise ShapeError(
+            f"replace: {show_shape(x.shape)} for {show_shape(self.shape)}; the same shape is wanted"
+        )
+    if x is not self:
+        self._show(x)
+    return self
 
-    def __ilshift__(self, x: Any) -> Self:
-        return self.assign(self << x)
 
-    def __irshift__(self, x: Any) -> Self:
-        return self.assign(self >> x)
+# by index
+
+
+def delitem(self: Self, indices: Any) -> None:
+    """Refuses `del x[i]`: a tensor keeps its elements."""
+    raise DTypeError(
+        "del: a tensor keeps its elements; a slice, `shrink` or `masked_select` is one without "
+        "some of them"
+    )
+
+
+def setitem(self: Self, indices: Any, v: Any) -> None:
+    """Writes `v`, repeated where it is smaller, to the part that the index names.
+
+    Raises: UnsupportedError for a tensor that was set to require a gradient.
+    """
+    if self._requires_grad is True:
+        raise UnsupportedError(
+            f"assign: a part of {described(self)} is written, whose gradient would be that of "
+            "another value; write to x.detach(), which is the same memory, or to a copy (x + 0)"
+        )
+    value = v if isinstance(v, Handle) else value_like(self, v)
+    if value.dtype is not self.dtype:
+        value = value.cast(self.dtype)
+    if is_on_disk(self):
+        write_file_part(self, indices, value)
+        return
+    if value.device != self.device:
+        raise DeviceError(
+            f"assign: a value on {value.device} to a tensor on {self.device}; "
+            f".to({self.device!r}) moves it"
+        )
+    mask = mask_in(self, indices)
+    if mask is not None:
+        self.assign(written_by_mask(self, mask, value))
+        return
+    parsed = parse_indices(self, indices)
+    if unnamed(cut_node(self.uop, parsed)) is unnamed(value.uop):
+        return
+    if parsed.picked:
+        self.assign(scatter_picked(self, parsed, value))
+        return
+    value = fit_value(value, parsed.shape).reshape(parsed.kept_shape)
+    if any(is_zero(s) for s in parsed.kept_shape):
+        return
+    self._leave()
+    alone = self._cell is None
+    if target_in(self._whole, self._steps) is None or (
+        alone and not is_view(self.uop) and overlays_of(self.uop) < MAX_OVERLAYS
+    ):
+        self.assign(overlay(self, parsed.spans, value))
+        return
+    windows = whole_windows(parsed.spans, self.shape, value)
+    if len(windows) > 1:
+        # All of them are read before the first is written.
+        windows = [(spans, part._own()) for spans, part in windows]
+    for spans, part in windows:
+        write(self, part.uop, spans)
+    if value._requires_grad:
+        self._note_written_everywhere()
+
+
+# in place
+
+
+def iadd(self: Self, x: Any) -> Self:
+    """Overwrites self with `self + x`: `self += x`."""
+    return self.assign(self.add(x))
+
+
+def isub(self: Self, x: Any) -> Self:
+    """Overwrites self with `self - x`: `self -= x`."""
+    return self.assign(self.sub(x))
+
+
+def imul(self: Self, x: Any) -> Self:
+    """Overwrites self with `self * x`: `self *= x`."""
+    return self.assign(self.mul(x))
+
+
+def itruediv(self: Self, x: Any) -> Self:
+    """Overwrites self with `self / x`: `self /= x`."""
+    return self.assign(self / x)
+
+
+def ifloordiv(self: Self, x: Any) -> Self:
+    """Overwrites self with `self // x`: `self //= x`."""
+    return self.assign(self // x)
+
+
+def imod(self: Self, x: Any) -> Self:
+    """Overwrites self with `self % x`: `self %= x`."""
+    return self.assign(self % x)
+
+
+def ipow(self: Self, x: Any) -> Self:
+    """Overwrites self with `self ** x`: `self **= x`."""
+    return self.assign(self**x)
+
+
+def iand(self: Self, x: Any) -> Self:
+    """Overwrites self with `self & x`: `self &= x`."""
+    return self.assign(self & x)
+
+
+def ior(self: Self, x: Any) -> Self:
+    """Overwrites self with `self | x`: `self |= x`."""
+    return self.assign(self | x)
+
+
+def ixor(self: Self, x: Any) -> Self:
+    """Overwrites self with `self ^ x`: `self ^= x`."""
+    return self.assign(self ^ x)
+
+
+def ilshift(self: Self, x: Any) -> Self:
+    """Overwrites self with `self << x`: `self <<= x`."""
+    return self.assign(self << x)
+
+
+def irshift(self: Self, x: Any) -> Self:
+    """Overwrites self with `self >> x`: `self >>= x`."""
+    return self.assign(self >> x)
 
 
 def overlays_of(u: UOp) -> int:

@@ -8,7 +8,7 @@ but two index expressions. Windows, which convolution shares with pooling, are i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,10 +18,11 @@ from aster_ml.dtype import DType, DTypeLike, least_upper_dtype, sum_acc_dtype, t
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.helpers import make_tuple
 from aster_ml.late import late
+from aster_ml.mixin import Self
 from aster_ml.mixin.complexes import complex_result, is_complex
 from aster_ml.mixin.handle import broadcast_all, cast_node, check_tensor
 from aster_ml.mixin.movement import broadcast_shapes
-from aster_ml.mixin.pool import PoolMixin, pad_last, resolve_padding, windows_of
+from aster_ml.mixin.pool import pad_last, resolve_padding, windows_of
 from aster_ml.mixin.sizes import same_size
 from aster_ml.target.tensor_cores import chained_dtypes
 from aster_ml.uop.infer import show_shape
@@ -33,282 +34,273 @@ if TYPE_CHECKING:
 else:
     transposed, winograd = late("mixin.transposed"), late("mixin.winograd")
 
+
 Labels = tuple[Any, ...]
-C = TypeVar("C", bound="ContractMixin")
 
 
-class ContractMixin(PoolMixin):
-    """Products that sum."""
+def dot(self: Self, w: Self, dtype: DTypeLike | None = None) -> Self:
+    """Product over the last axis of self and the second-last (of one axis, the only) of `w`.
 
-    __slots__ = ()
-
-    def dot(self, w: Self, dtype: DTypeLike | None = None) -> Self:
-        """Product over the last axis of self and the second-last (of one axis, the only) of `w`.
-
-        Shapes: self [*b, n, k], w [*b, k, m] -> [*b, n, m]; b broadcasts.
-        Dtype: `dtype`, in which it also accumulates; else the least upper of both, and sums of
-        floats of less than 32 bits accumulate in float32.
-        Raises: ShapeError when the two k differ, or a side has no axes.
-        Source: Python array API 2023.12, matmul.
-        """
-        check_tensor(w, "matmul")
-        x, xs, ws = self, self.shape, w.shape
-        if not xs or not ws:
-            raise ShapeError(
-                f"matmul: each side needs an axis, in {show_shape(xs)} @ "
-                f"{show_shape(ws)}; * multiplies by a scalar"
-            )
-        k, k_w = xs[-1], ws[-1 if len(ws) == 1 else -2]
-        if not (k is k_w or k == k_w):
-            raise ShapeError(
-                f"matmul: k differs, {show_shape((k,))[1:-1]} against "
-                f"{show_shape((k_w,))[1:-1]}, in {show_shape(xs)} @ {show_shape(ws)}"
-            )
-        result, wide = accumulation_dtypes((x.dtype, w.dtype), dtype)
-        if len(xs) > 2 and len(ws) > 2:
-            broadcast_shapes("matmul", xs[:-2], ws[:-2])
-        left, right = cast_node(x.uop, wide), cast_node(w.uop, wide)
-        rows, columns = xs[-2:-1], ws[-1:] if len(ws) > 1 else ()
-        if columns:
-            last = len(ws) - 1
-            right = right._mop(Ops.PERMUTE, (*range(last - 1), last, last - 1))
-        # [*b, n, 1, k] and [*b, 1, m, k], spread over [*b, n, m, k].
-        left = left.shaped((*xs[:-1], *(1,) * len(columns), k))
-        right = right.shaped((*ws[:-2], *(1,) * len(rows), *columns, k))
-        if len(xs) <= 2 and len(ws) <= 2 and left.device == right.device:
-            spread = (*rows, *columns, k)
-            factors: tuple[UOp, ...] = (left._broadcast_to(spread), right._broadcast_to(spread))
-        else:
-            factors = broadcast_all("matmul", (left, right))
-        product = UOp(Ops.MUL, wide, factors)
-        shape = product._shape = factors[0].shape
-        product._device = factors[0]._device
-        if k.__class__ is int and k > 1 and 0 not in shape:
-            total = UOp(Ops.REDUCE, wide, (product,), ReduceArg(Ops.ADD, (len(shape) - 1,)))
-            total._shape, total._device = (*shape[:-1], 1), product._device
-            value = x._derive_with(total._mop(Ops.RESHAPE, shape[:-1]), w)
-        else:
-            value = x._derive_with(product, w).sum(-1, dtype=wide)
-        return value if result is wide else value.cast(result)
-
-    def matmul(self, x: Self, reverse: bool = False, dtype: DTypeLike | None = None) -> Self:
-        """`self.dot(x)`; with `reverse` `x.dot(self)`.
-
-        Shapes: self [*b, n, k], x [*b, k, m] -> [*b, n, m]; b broadcasts.
-        """
-        return x.dot(self, dtype) if reverse else self.dot(x, dtype)
-
-    def __matmul__(self, x: Any) -> Self:
-        if x.__class__ is not self.__class__ and is_complex(x):
-            found: Self = complex_result(self, "__matmul__", x, False)
-            return found
-        if isinstance(x, np.ndarray):
-            x = self.__class__(x, device=self.device)  # type: ignore[call-arg]
-        return self.dot(x)
-
-    def __rmatmul__(self, x: Any) -> Self:
-        if is_complex(x):
-            found: Self = complex_result(self, "__matmul__", x, True)
-            return found
-        left: Self = self.__class__(x, device=self.device)  # type: ignore[call-arg]
-        return left.dot(self)
-
-    def __imatmul__(self, x: Any) -> Self:
-        return self.assign(self @ x)
-
-    def linear(
-        self, weight: Self, bias: Self | None = None, dtype: DTypeLike | None = None
-    ) -> Self:
-        """`self @ weight + bias`; a weight of one axis multiplies the last axis instead.
-
-        Shapes: self [*b, k], weight [k, m], bias [m] -> [*b, m].
-        Dtype: `dtype`, to which all operands are cast; else as in `dot`.
-        """
-        if dtype is not None:
-            cast = None if bias is None else bias.cast(dtype)
-            return self.cast(dtype).linear(weight.cast(dtype), cast)
-        out = self * weight if len(weight.shape) == 1 else self.dot(weight)
-        return out if bias is None else out + bias
-
-    @staticmethod
-    def einsum(formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Any:
-        """The sum of products that a formula names: `"ij,jk->ik"` is a matrix product.
-
-        Letters name axes; those absent from the right side are summed. A letter twice in one
-        operand takes the diagonal, `...` stands for any axes, which broadcast. Without `->` the
-        result has the letters that occur once, in alphabetical order. Several operands are
-        multiplied from the left, each axis summed as soon as nothing else needs it.
-
-        Dtype: `dtype`, else the least upper of all operands.
-        Raises: ArgumentError for a formula that does not fit; ShapeError for sizes that differ.
-        Source: numpy.einsum.
-        """
-        if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
-            operands = tuple(operands[0])
-        inputs, output = parse_formula(formula, [len(x.shape) for x in operands])
-        result, wide = accumulation_dtypes([x.dtype for x in operands], dtype)
-        terms = [
-            take_diagonals(x.cast(wide), labels, formula) for x, labels in zip(operands, inputs)
-        ]
-        check_label_sizes(terms, formula)
-        value, labels = terms[0]
-        for i, (other, other_labels) in enumerate(terms[1:], 2):
-            later = {label for _, rest in terms[i:] for label in rest}.union(output)
-            value, labels = sum_unused(value, labels, later.union(other_labels))
-            other, other_labels = sum_unused(other, other_labels, later.union(labels))
-            value, labels = multiply_sum(value, labels, other, other_labels, output, later)
-        value, labels = sum_unused(value, labels, set(output))
-        return value.permute([labels.index(label) for label in output]).cast(result)
-
-    def conv2d(
-        self,
-        weight: Self,
-        bias: Self | None = None,
-        groups: int = 1,
-        stride: Any = 1,
-        dilation: Any = 1,
-        padding: Any = 0,
-        dtype: DTypeLike | None = None,
-    ) -> Self:
-        """Cross-correlation over the last axes, as many as the weight has after its first two.
-
-        `padding` is one number, one an axis, a pair an axis, or all numbers flat with the last
-        axis first: (left, right, top, bottom).
-
-        Shapes: self [n, c, h + kh, w + kw], weight [o, c, kh, kw] -> [n, o, h + 1, w + 1];
-            self [n, c, t + k], weight [o, c, k] -> [n, o, t + 1].
-        Dtype: `dtype`, else the least upper of both; accumulates as `dot` does.
-        Raises: ShapeError when channels, groups or kernel do not fit.
-        Error: 3x3 windows may be computed in tiles of 2 x 2 results (setting WINO), which are as
-            accurate relative to the largest values near by; an inf or nan then reaches all results
-            of the tiles it is in. With WINO=1 that of `mixin.winograd`.
-        Source: torch.nn.functional.conv2d.
-        """
-        check_tensor(weight, "conv")
-        x = self
-        kernel = weight.shape[2:]
-        dims = len(kernel)
-        if not dims or len(x.shape) != dims + 2:
-            raise ShapeError(
-                f"conv: input {show_shape(x.shape)} and weight "
-                f"{show_shape(weight.shape)}; [n, c, *sizes] and "
-                "[out, c / groups, *kernel] are wanted, with equally many axes"
-            )
-        batch, c_in = x.shape[:2]
-        c_out, c_group = weight.shape[:2]
-        if not same_size(c_group * groups, c_in) or c_out % groups:
-            raise ShapeError(
-                f"conv: {groups} groups of {c_group} channels against {c_in} in the "
-                f"input and {c_out} in the result, in {show_shape(x.shape)} and "
-                f"{show_shape(weight.shape)}"
-            )
-        result, wide = accumulation_dtypes((x.dtype, weight.dtype), dtype)
-        pads = resolve_padding(padding, dims, "conv")
-        steps = make_tuple(stride, dims), make_tuple(dilation, dims)
-        if (
-            WINO
-            and not EXACT
-            and steps == ((1, 1), (1, 1))
-            and not (WINO < 0 and multiplies_narrow(x))
-        ):
-            tiles = (2,) if WINO < 0 else (2, 4)
-            way = winograd.winograd_way(x.uop, weight.uop, wide, pads, groups, tiles)
-            if way is not None:
-                made = winograd.winograd(
-                    cast_node(x.uop, wide), cast_node(weight.uop, wide), pads, groups, way
-                )
-                out = x._derive_with(made, weight).cast(result)
-                return out if bias is None else out + bias.reshape((1, -1, 1, 1))
-        x = windows_of(pad_last(x.cast(wide), pads), kernel, *steps, "conv")
-        sizes = x.shape[2 : 2 + dims]
-        # [n, groups, 1, *sizes, c, *kernel] and [1, groups, out, 1.., c, *kernel].
-        x = x.reshape((batch, groups, c_group, *sizes, *kernel))
-        places = tuple(range(3, 3 + dims))
-        x = x.permute((0, 1, *places, 2, *range(3 + dims, 3 + 2 * dims))).unsqueeze(2)
-        w = weight.cast(wide).reshape((1, groups, c_out // groups, *(1,) * dims, c_group, *kernel))
-        out = (x * w).sum(tuple(range(-1 - dims, 0)), dtype=wide)
-        out = out.reshape((batch, c_out, *sizes)).cast(result)
-        return out if bias is None else out + bias.reshape((1, -1, *(1,) * dims))
-
-    def conv_transpose2d(
-        self,
-        weight: Self,
-        bias: Self | None = None,
-        groups: int = 1,
-        stride: Any = 1,
-        dilation: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
-    ) -> Self:
-        """The transpose of `conv2d`: what its gradient with respect to its input is.
-
-        `output_padding` lengthens the far end of each axis.
-
-        Shapes: self [n, c, h, w], weight [c, o, kh, kw] -> [n, o, h + kh - 1, w + kw - 1].
-        Raises: ShapeError when channels or groups do not fit.
-        Source: torch.nn.functional.conv_transpose2d.
-        """
-        x = self
-        kernel = weight.shape[2:]
-        dims = len(kernel)
-        if not dims or len(x.shape) != dims + 2:
-            raise ShapeError(
-                f"conv_transpose: input {show_shape(x.shape)} and weight "
-                f"{show_shape(weight.shape)}; [n, c, *sizes] and "
-                "[c, out / groups, *kernel] are wanted, with equally many axes"
-            )
-        if not same_size(weight.shape[0], x.shape[1]) or x.shape[1] % groups:
-            raise ShapeError(
-                f"conv_transpose: {x.shape[1]} channels in {show_shape(x.shape)} "
-                f"against {weight.shape[0]} in {show_shape(weight.shape)}, in "
-                f"{groups} groups"
-            )
-        strides, dilations = make_tuple(stride, dims), make_tuple(dilation, dims)
-        if not all(isinstance(s, int) and s > 0 for s in strides):
-            raise ArgumentError(
-                f"conv_transpose: stride {strides}; positive whole numbers are wanted"
-            )
-        axes = [
-            transposed.Axis(*given)
-            for given in zip(
-                x.shape[2:],
-                kernel,
-                strides,
-                dilations,
-                resolve_padding(padding, dims, "conv_transpose"),
-                make_tuple(output_padding, dims),
-            )
-        ]
-        result, wide = accumulation_dtypes((x.dtype, weight.dtype), None)
-        out = transposed.transposed(x.cast(wide), weight.cast(wide), groups, axes, wide).cast(
-            result
+    Shapes: self [*b, n, k], w [*b, k, m] -> [*b, n, m]; b broadcasts.
+    Dtype: `dtype`, in which it also accumulates; else the least upper of both, and sums of
+    floats of less than 32 bits accumulate in float32.
+    Raises: ShapeError when the two k differ, or a side has no axes.
+    Source: Python array API 2023.12, matmul.
+    """
+    check_tensor(w, "matmul")
+    x, xs, ws = self, self.shape, w.shape
+    if not xs or not ws:
+        raise ShapeError(
+            f"matmul: each side needs an axis, in {show_shape(xs)} @ "
+            f"{show_shape(ws)}; * multiplies by a scalar"
         )
-        return out if bias is None else out + bias.reshape((1, -1, *(1,) * dims))
+    k, k_w = xs[-1], ws[-1 if len(ws) == 1 else -2]
+    if not (k is k_w or k == k_w):
+        raise ShapeError(
+            f"matmul: k differs, {show_shape((k,))[1:-1]} against "
+            f"{show_shape((k_w,))[1:-1]}, in {show_shape(xs)} @ {show_shape(ws)}"
+        )
+    result, wide = accumulation_dtypes((x.dtype, w.dtype), dtype)
+    if len(xs) > 2 and len(ws) > 2:
+        broadcast_shapes("matmul", xs[:-2], ws[:-2])
+    left, right = cast_node(x.uop, wide), cast_node(w.uop, wide)
+    rows, columns = xs[-2:-1], ws[-1:] if len(ws) > 1 else ()
+    if columns:
+        last = len(ws) - 1
+        right = right._mop(Ops.PERMUTE, (*range(last - 1), last, last - 1))
+    # [*b, n, 1, k] and [*b, 1, m, k], spread over [*b, n, m, k].
+    left = left.shaped((*xs[:-1], *(1,) * len(columns), k))
+    right = right.shaped((*ws[:-2], *(1,) * len(rows), *columns, k))
+    if len(xs) <= 2 and len(ws) <= 2 and left.device == right.device:
+        spread = (*rows, *columns, k)
+        factors: tuple[UOp, ...] = (left._broadcast_to(spread), right._broadcast_to(spread))
+    else:
+        factors = broadcast_all("matmul", (left, right))
+    product = UOp(Ops.MUL, wide, factors)
+    shape = product._shape = factors[0].shape
+    product._device = factors[0]._device
+    if k.__class__ is int and k > 1 and 0 not in shape:
+        total = UOp(Ops.REDUCE, wide, (product,), ReduceArg(Ops.ADD, (len(shape) - 1,)))
+        total._shape, total._device = (*shape[:-1], 1), product._device
+        value = x._derive_with(total._mop(Ops.RESHAPE, shape[:-1]), w)
+    else:
+        value = x._derive_with(product, w).sum(-1, dtype=wide)
+    return value if result is wide else value.cast(result)
 
-    def image_dot(self, w: Self, dtype: DTypeLike | None = None) -> Self:
-        """`dot`; no device here has image memory.
 
-        Shapes: self [*b, n, k], w [*b, k, m] -> [*b, n, m]; b broadcasts.
-        """
-        return self.dot(w, dtype)
+def matmul(self: Self, x: Self, reverse: bool = False, dtype: DTypeLike | None = None) -> Self:
+    """`self.dot(x)`; with `reverse` `x.dot(self)`.
 
-    def image_conv2d(
-        self,
-        weight: Self,
-        bias: Self | None = None,
-        groups: int = 1,
-        stride: Any = 1,
-        dilation: Any = 1,
-        padding: Any = 0,
-        dtype: DTypeLike | None = None,
-    ) -> Self:
-        """`conv2d`; no device here has image memory."""
-        return self.conv2d(weight, bias, groups, stride, dilation, padding, dtype)
+    Shapes: self [*b, n, k], x [*b, k, m] -> [*b, n, m]; b broadcasts.
+    """
+    return x.dot(self, dtype) if reverse else self.dot(x, dtype)
 
-    if TYPE_CHECKING:
 
-        def assign(self, x: Any) -> Self:
-            """Self overwritten with `x`."""
+def matmul_operator(self: Self, x: Any) -> Self:
+    """Multiplies matrices: `self @ x`."""
+    if x.__class__ is not self.__class__ and is_complex(x):
+        found: Self = complex_result(self, "__matmul__", x, False)
+        return found
+    if isinstance(x, np.ndarray):
+        x = self.__class__(x, device=self.device)
+    return self.dot(x)
+
+
+def rmatmul_operator(self: Self, x: Any) -> Self:
+    """Multiplies matrices: `x @ self`."""
+    if is_complex(x):
+        found: Self = complex_result(self, "__matmul__", x, True)
+        return found
+    left: Self = self.__class__(x, device=self.device)
+    return left.dot(self)
+
+
+def imatmul(self: Self, x: Any) -> Self:
+    """Overwrites self with `self @ x`: `self @= x`."""
+    return self.assign(self @ x)
+
+
+def linear(
+    self: Self, weight: Self, bias: Self | None = None, dtype: DTypeLike | None = None
+) -> Self:
+    """`self @ weight + bias`; a weight of one axis multiplies the last axis instead.
+
+    Shapes: self [*b, k], weight [k, m], bias [m] -> [*b, m].
+    Dtype: `dtype`, to which all operands are cast; else as in `dot`.
+    """
+    if dtype is not None:
+        cast = None if bias is None else bias.cast(dtype)
+        return self.cast(dtype).linear(weight.cast(dtype), cast)
+    out = self * weight if len(weight.shape) == 1 else self.dot(weight)
+    return out if bias is None else out + bias
+
+
+def einsum(formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Any:
+    """The sum of products that a formula names: `"ij,jk->ik"` is a matrix product.
+
+    Letters name axes; those absent from the right side are summed. A letter twice in one
+    operand takes the diagonal, `...` stands for any axes, which broadcast. Without `->` the
+    result has the letters that occur once, in alphabetical order. Several operands are
+    multiplied from the left, each axis summed as soon as nothing else needs it.
+
+    Dtype: `dtype`, else the least upper of all operands.
+    Raises: ArgumentError for a formula that does not fit; ShapeError for sizes that differ.
+    Source: numpy.einsum.
+    """
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
+    inputs, output = parse_formula(formula, [len(x.shape) for x in operands])
+    result, wide = accumulation_dtypes([x.dtype for x in operands], dtype)
+    terms = [take_diagonals(x.cast(wide), labels, formula) for x, labels in zip(operands, inputs)]
+    check_label_sizes(terms, formula)
+    value, labels = terms[0]
+    for i, (other, other_labels) in enumerate(terms[1:], 2):
+        later = {label for _, rest in terms[i:] for label in rest}.union(output)
+        value, labels = sum_unused(value, labels, later.union(other_labels))
+        other, other_labels = sum_unused(other, other_labels, later.union(labels))
+        value, labels = multiply_sum(value, labels, other, other_labels, output, later)
+    value, labels = sum_unused(value, labels, set(output))
+    return value.permute([labels.index(label) for label in output]).cast(result)
+
+
+def conv2d(
+    self: Self,
+    weight: Self,
+    bias: Self | None = None,
+    groups: int = 1,
+    stride: Any = 1,
+    dilation: Any = 1,
+    padding: Any = 0,
+    dtype: DTypeLike | None = None,
+) -> Self:
+    """Cross-correlation over the last axes, as many as the weight has after its first two.
+
+    `padding` is one number, one an axis, a pair an axis, or all numbers flat with the last
+    axis first: (left, right, top, bottom).
+
+    Shapes: self [n, c, h + kh, w + kw], weight [o, c, kh, kw] -> [n, o, h + 1, w + 1];
+        self [n, c, t + k], weight [o, c, k] -> [n, o, t + 1].
+    Dtype: `dtype`, else the least upper of both; accumulates as `dot` does.
+    Raises: ShapeError when channels, groups or kernel do not fit.
+    Error: 3x3 windows may be computed in tiles of 2 x 2 results (setting WINO), which are as
+        accurate relative to the largest values near by; an inf or nan then reaches all results
+        of the tiles it is in. With WINO=1 that of `mixin.winograd`.
+    Source: torch.nn.functional.conv2d.
+    """
+    check_tensor(weight, "conv")
+    x = self
+    kernel = weight.shape[2:]
+    dims = len(kernel)
+    if not dims or len(x.shape) != dims + 2:
+        raise ShapeError(
+            f"conv: input {show_shape(x.shape)} and weight "
+            f"{show_shape(weight.shape)}; [n, c, *sizes] and "
+            "[out, c / groups, *kernel] are wanted, with equally many axes"
+        )
+    batch, c_in = x.shape[:2]
+    c_out, c_group = weight.shape[:2]
+    if not same_size(c_group * groups, c_in) or c_out % groups:
+        raise ShapeError(
+            f"conv: {groups} groups of {c_group} channels against {c_in} in the "
+            f"input and {c_out} in the result, in {show_shape(x.shape)} and "
+            f"{show_shape(weight.shape)}"
+        )
+    result, wide = accumulation_dtypes((x.dtype, weight.dtype), dtype)
+    pads = resolve_padding(padding, dims, "conv")
+    steps = make_tuple(stride, dims), make_tuple(dilation, dims)
+    if WINO and not EXACT and steps == ((1, 1), (1, 1)) and not (WINO < 0 and multiplies_narrow(x)):
+        tiles = (2,) if WINO < 0 else (2, 4)
+        way = winograd.winograd_way(x.uop, weight.uop, wide, pads, groups, tiles)
+        if way is not None:
+            made = winograd.winograd(
+                cast_node(x.uop, wide), cast_node(weight.uop, wide), pads, groups, way
+            )
+            out = x._derive_with(made, weight).cast(result)
+            return out if bias is None else out + bias.reshape((1, -1, 1, 1))
+    x = windows_of(pad_last(x.cast(wide), pads), kernel, *steps, "conv")
+    sizes = x.shape[2 : 2 + dims]
+    # [n, groups, 1, *sizes, c, *kernel] and [1, groups, out, 1.., c, *kernel].
+    x = x.reshape((batch, groups, c_group, *sizes, *kernel))
+    places = tuple(range(3, 3 + dims))
+    x = x.permute((0, 1, *places, 2, *range(3 + dims, 3 + 2 * dims))).unsqueeze(2)
+    w = weight.cast(wide).reshape((1, groups, c_out // groups, *(1,) * dims, c_group, *kernel))
+    out = (x * w).sum(tuple(range(-1 - dims, 0)), dtype=wide)
+    out = out.reshape((batch, c_out, *sizes)).cast(result)
+    return out if bias is None else out + bias.reshape((1, -1, *(1,) * dims))
+
+
+def conv_transpose2d(
+    self: Self,
+    weight: Self,
+    bias: Self | None = None,
+    groups: int = 1,
+    stride: Any = 1,
+    dilation: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+) -> Self:
+    """The transpose of `conv2d`: what its gradient with respect to its input is.
+
+    `output_padding` lengthens the far end of each axis.
+
+    Shapes: self [n, c, h, w], weight [c, o, kh, kw] -> [n, o, h + kh - 1, w + kw - 1].
+    Raises: ShapeError when channels or groups do not fit.
+    Source: torch.nn.functional.conv_transpose2d.
+    """
+    x = self
+    kernel = weight.shape[2:]
+    dims = len(kernel)
+    if not dims or len(x.shape) != dims + 2:
+        raise ShapeError(
+            f"conv_transpose: input {show_shape(x.shape)} and weight "
+            f"{show_shape(weight.shape)}; [n, c, *sizes] and "
+            "[c, out / groups, *kernel] are wanted, with equally many axes"
+        )
+    if not same_size(weight.shape[0], x.shape[1]) or x.shape[1] % groups:
+        raise ShapeError(
+            f"conv_transpose: {x.shape[1]} channels in {show_shape(x.shape)} "
+            f"against {weight.shape[0]} in {show_shape(weight.shape)}, in "
+            f"{groups} groups"
+        )
+    strides, dilations = make_tuple(stride, dims), make_tuple(dilation, dims)
+    if not all(isinstance(s, int) and s > 0 for s in strides):
+        raise ArgumentError(f"conv_transpose: stride {strides}; positive whole numbers are wanted")
+    axes = [
+        transposed.Axis(*given)
+        for given in zip(
+            x.shape[2:],
+            kernel,
+            strides,
+            dilations,
+            resolve_padding(padding, dims, "conv_transpose"),
+            make_tuple(output_padding, dims),
+        )
+    ]
+    result, wide = accumulation_dtypes((x.dtype, weight.dtype), None)
+    out = transposed.transposed(x.cast(wide), weight.cast(wide), groups, axes, wide).cast(result)
+    return out if bias is None else out + bias.reshape((1, -1, *(1,) * dims))
+
+
+def image_dot(self: Self, w: Self, dtype: DTypeLike | None = None) -> Self:
+    """`dot`; no device here has image memory.
+
+    Shapes: self [*b, n, k], w [*b, k, m] -> [*b, n, m]; b broadcasts.
+    """
+    return self.dot(w, dtype)
+
+
+def image_conv2d(
+    self: Self,
+    weight: Self,
+    bias: Self | None = None,
+    groups: int = 1,
+    stride: Any = 1,
+    dilation: Any = 1,
+    padding: Any = 0,
+    dtype: DTypeLike | None = None,
+) -> Self:
+    """`conv2d`; no device here has image memory."""
+    return self.conv2d(weight, bias, groups, stride, dilation, padding, dtype)
 
 
 def accumulation_dtypes(operands: Sequence[DType], dtype: DTypeLike | None) -> tuple[DType, DType]:
@@ -361,7 +353,7 @@ def expand_labels(part: str, rank: int, formula: str) -> Labels:
     return (*before, *range(-(rank - len(letters)), 0), *after)
 
 
-def take_diagonals(x: C, labels: Labels, formula: str) -> tuple[C, Labels]:
+def take_diagonals(x: Self, labels: Labels, formula: str) -> tuple[Self, Labels]:
     """`x` with each label once; labels that occur twice take the diagonal of their axes."""
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
@@ -377,7 +369,7 @@ def take_diagonals(x: C, labels: Labels, formula: str) -> tuple[C, Labels]:
     return x, labels
 
 
-def diagonal_of(x: C, i: int, j: int) -> C:
+def diagonal_of(x: Self, i: int, j: int) -> Self:
     """The diagonal of two equal axes, as the last axis: a row of n + 1 holds one element of it."""
     n = x.shape[i]
     rest = [a for a in range(len(x.shape)) if a not in (i, j)]
@@ -387,7 +379,7 @@ def diagonal_of(x: C, i: int, j: int) -> C:
     return x.shrink([*[None] * (len(lead) + 1), (0, 1)]).reshape((*lead, n))
 
 
-def check_label_sizes(terms: list[tuple[C, Labels]], formula: str) -> None:
+def check_label_sizes(terms: list[tuple[Self, Labels]], formula: str) -> None:
     """Raises ShapeError where a label has two sizes, neither of them 1."""
     sizes: dict[Any, Any] = {}
     for x, labels in terms:
@@ -403,7 +395,7 @@ def check_label_sizes(terms: list[tuple[C, Labels]], formula: str) -> None:
                 )
 
 
-def sum_unused(x: C, labels: Labels, needed: set[Any]) -> tuple[C, Labels]:
+def sum_unused(x: Self, labels: Labels, needed: set[Any]) -> tuple[Self, Labels]:
     """`x` summed over the axes whose label nothing else needs."""
     axes = tuple([a for a, label in enumerate(labels) if label not in needed])
     if not axes:
@@ -412,8 +404,8 @@ def sum_unused(x: C, labels: Labels, needed: set[Any]) -> tuple[C, Labels]:
 
 
 def multiply_sum(
-    x: C, x_labels: Labels, y: C, y_labels: Labels, output: Labels, later: set[Any]
-) -> tuple[C, Labels]:
+    x: Self, x_labels: Labels, y: Self, y_labels: Labels, output: Labels, later: set[Any]
+) -> tuple[Self, Labels]:
     """The product of two operands, summed over the labels that are not needed later."""
     both = dict.fromkeys((*x_labels, *y_labels))
     first = [label for label in output if label in both]
@@ -426,7 +418,7 @@ def multiply_sum(
     return product, tuple(kept)
 
 
-def align_axes(x: C, labels: Labels, wanted: Labels) -> C:
+def align_axes(x: Self, labels: Labels, wanted: Labels) -> Self:
     """`x` with an axis for each wanted label, of size 1 where it has none."""
     x = x.permute([labels.index(label) for label in wanted if label in labels])
     sizes = iter(x.shape)

@@ -1,4 +1,4 @@
-"""New tensors: constants, ranges, memory without content.
+"""New tensors: constants, ranges, memory without content, memory that others lend.
 
 Receives shapes, numbers and where the tensor is to live; returns tensors. Constants and ranges take
 no memory; random numbers stand in `mixin.random`.
@@ -10,20 +10,33 @@ import ctypes
 import math
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from aster_ml.device import Buffer, Device
-from aster_ml.dtype import DType, DTypeLike, dtypes, number_dtype, to_dtype
-from aster_ml.errors import ArgumentError, DeviceError, DTypeError
-from aster_ml.helpers import argfix, prod
-from aster_ml.mixin.data import node_of_map, shaped_buffer
+from aster_ml.device import Buffer, Device, Lent
+from aster_ml.dtype import (
+    DType,
+    DTypeLike,
+    dtypes,
+    from_numpy_dtype,
+    number_dtype,
+    to_dtype,
+)  # fmt: skip
+from aster_ml.errors import ArgumentError, AsterError, DeviceError, DTypeError
+from aster_ml.helpers import argfix, kind_of, prod
+from aster_ml.late import late
+from aster_ml.mixin.data import copied_node, node_of_map, shaped_buffer
 from aster_ml.mixin.handle import Handle, device_constant, name_of, number_node
 from aster_ml.mixin.movement import check_size, is_symbolic, show_size
 from aster_ml.mixin.sizes import size_between
 from aster_ml.uop.node import UOp, smax
 from aster_ml.uop.ops import Ops
+
+if TYPE_CHECKING:
+    from aster_ml.runtime import dlpack, foreign
+else:
+    dlpack, foreign = late("runtime.dlpack"), late("runtime.foreign")
 
 
 def shape_of(what: str, shape: Sequence[Any]) -> tuple[Any, ...]:
@@ -249,6 +262,41 @@ class CreateMixin(Handle):
         place = Device.canonicalize(device)
         return cls._naming(node_of_map(pathlib.Path(filename), element, place))
 
+    @classmethod
+    def from_dlpack(cls, x: Any, *, device: str | None = None, copy: bool | None = None) -> Self:
+        """A tensor over the memory of an array of another package (NumPy, PyTorch, JAX, ...).
+
+        Nothing is copied where the elements lie densely, in whatever order of axes: what is written
+        on one side, by `assign` as well, is seen on the other. Read-only memory is copied when it
+        is written to. `x` has `__dlpack__`, or is a DLPack capsule; `copy=True` copies always,
+        `copy=False` never.
+
+        Raises: BufferError where that cannot be; DTypeError for complex numbers.
+        Source: DLPack 1.0; Array API 2024.12, from_dlpack.
+        """
+        place = Device.canonicalize(device)
+        plain = foreign.resolved(x)
+        if copy is False and plain is not x and type(plain) is type(x):
+            raise BufferError(
+                "from_dlpack: the array is marked (negated, conjugated, zeros), which only a copy "
+                "carries out; copy=None copies"
+            )
+        try:
+            array = dlpack.array_from(plain, copy)
+        except (BufferError, AsterError):
+            raise
+        except Exception as error:
+            raise BufferError(f"from_dlpack: {kind_of(x)} gives no capsule: {error}") from error
+        node = lent_node(array, place) if isinstance(place, str) and not copy else None
+        if node is None:
+            if copy is False:
+                raise BufferError(
+                    f"from_dlpack: strides {array.strides} of {array.shape} on {place} cannot be "
+                    "shared; copy=None copies"
+                )
+            node = copied_node(array, place)
+        return cls._naming(node)
+
     # like another tensor
 
     def full_like(self, fill_value: Any, **kwargs: Any) -> Self:
@@ -304,6 +352,25 @@ class CreateMixin(Handle):
             return self._made_on_each("empty_like", self.empty, kwargs)
         kwargs.setdefault("device", self.device)
         return self.empty(self.shape, **kwargs)
+
+
+def lent_node(array: np.ndarray[Any, Any], device: str) -> UOp | None:
+    """The node of memory that another package lends, in place; None where it has to be copied."""
+    dtype = from_numpy_dtype(array.dtype)
+    if not array.size:
+        return None
+    order = sorted(range(array.ndim), key=lambda i: -array.strides[i])
+    dense = array.transpose(order)
+    if not dense.flags.c_contiguous or not dense.flags.aligned or not array.dtype.isnative:
+        return None
+    flat = dense.reshape(-1).view(Lent)
+    if not Device[device].allocator.can_wrap(flat, dtype.itemsize):
+        return None
+    node = shaped_buffer(Buffer(device, flat.size, dtype, opaque=flat), dense.shape)
+    if order == sorted(order):
+        return node
+    back = tuple(int(i) for i in np.argsort(order))
+    return node._mop(Ops.PERMUTE, back)
 
 
 def symbolic_count(start: Any, stop: Any, step: Any) -> Any:

@@ -8,13 +8,14 @@ in `schedule/handwritten`, when it runs in `engine/calls`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 from aster_ml.dtype import dtypes
 from aster_ml.engine.calls import new_calls
 from aster_ml.engine.multi import parts
 from aster_ml.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from aster_ml.helpers import prod
+from aster_ml.mixin import Self
 from aster_ml.mixin.handle import Flag, Handle, either_flag
 from aster_ml.mixin.sizes import same_size
 from aster_ml.mixin.symbol import ABOVE
@@ -68,67 +69,64 @@ def custom_nodes(
 ABOVE["custom_kernel"] = custom_nodes
 
 
-class CustomMixin(Handle):
-    """Hand-written kernels."""
+def as_param(self: Self, slot: int) -> Self:
+    """Parameter `slot` of a function, of our shape, dtype and device; see `call`."""
+    size = prod(self.shape)
+    if not isinstance(size, int):
+        raise ShapeError(f"as_param: {show_shape(self.shape)} has a symbolic size")
+    if not isinstance(self.device, str):
+        raise DeviceError("as_param: of a tensor on several devices; one is wanted")
+    param = UOp.param(slot, size, self.dtype, self.device)
+    return self.from_uop(param.reshape(self.shape), self._requires_grad)
 
-    __slots__ = ()
 
-    def as_param(self, slot: int) -> Self:
-        """Parameter `slot` of a function, of our shape, dtype and device; see `call`."""
-        size = prod(self.shape)
-        if not isinstance(size, int):
-            raise ShapeError(f"as_param: {show_shape(self.shape)} has a symbolic size")
-        if not isinstance(self.device, str):
-            raise DeviceError("as_param: of a tensor on several devices; one is wanted")
-        param = UOp.param(slot, size, self.dtype, self.device)
-        return self.from_uop(param.reshape(self.shape), self._requires_grad)
+def call(self: Self, *lst: Any, fxn: Any, grad_fxn: Callable[..., Any] | None = None) -> Self:
+    """The value of `fxn`, a tensor made of parameters, for self and the others in their places.
 
-    def call(self, *lst: Any, fxn: Any, grad_fxn: Callable[..., Any] | None = None) -> Self:
-        """The value of `fxn`, a tensor made of parameters, for self and the others in their places.
+    `Tensor.call(a, b, fxn=a.as_param(0) @ b.as_param(1))` is `a @ b`. Its gradients are those
+    of `fxn`, unless `grad_fxn(gradient, call)` gives a gradient node for each of the tensors,
+    or None; `call.src` are the value and the tensors.
 
-        `Tensor.call(a, b, fxn=a.as_param(0) @ b.as_param(1))` is `a @ b`. Its gradients are those
-        of `fxn`, unless `grad_fxn(gradient, call)` gives a gradient node for each of the tensors,
-        or None; `call.src` are the value and the tensors.
+    Raises: ArgumentError for a parameter without a tensor; ShapeError or DTypeError for one of
+    another size or dtype.
+    """
+    tensors = (self, *lst)
+    body: UOp = fxn.uop if isinstance(fxn, Handle) else fxn
+    if not isinstance(body, UOp):
+        raise ArgumentError(f"call: fxn is {fxn!r}; a tensor of as_param(...) is wanted")
+    arguments = {u: argument(u, tensors) for u in toposort(body) if u.op is Ops.PARAM}
+    value = substitute(body, arguments)
+    flag: Flag = False
+    for t in tensors:
+        flag = either_flag(flag, t._requires_grad)
+    if grad_fxn is None:
+        return self.from_uop(value, flag)
+    asked = grad_fxn
 
-        Raises: ArgumentError for a parameter without a tensor; ShapeError or DTypeError for one of
-        another size or dtype.
-        """
-        tensors = (self, *lst)
-        body: UOp = fxn.uop if isinstance(fxn, Handle) else fxn
-        if not isinstance(body, UOp):
-            raise ArgumentError(f"call: fxn is {fxn!r}; a tensor of as_param(...) is wanted")
-        arguments = {u: argument(u, tensors) for u in toposort(body) if u.op is Ops.PARAM}
-        value = substitute(body, arguments)
-        flag: Flag = False
-        for t in tensors:
-            flag = either_flag(flag, t._requires_grad)
-        if grad_fxn is None:
-            return self.from_uop(value, flag)
-        asked = grad_fxn
+    def gradients(gradient: UOp, node: UOp) -> tuple[Any, ...]:
+        return (None, *asked(gradient, node))
 
-        def gradients(gradient: UOp, call: UOp) -> tuple[Any, ...]:
-            return (None, *asked(gradient, call))
+    # A kernel that does nothing, and hands its first source on.
+    nothing = UOp(Ops.SINK, dtypes.void, ())
+    sources = (value, *[t.uop for t in tensors])
+    return self.from_uop(new_calls(sources, CallArg(nothing, (), 0, gradients))[0], flag)
 
-        # A kernel that does nothing, and hands its first source on.
-        nothing = UOp(Ops.SINK, dtypes.void, ())
-        sources = (value, *[t.uop for t in tensors])
-        return self.from_uop(new_calls(sources, CallArg(nothing, (), 0, gradients))[0], flag)
 
-    def custom_kernel(
-        self, *lst: Any, fxn: Callable[..., UOp], grad_fxn: Callable[..., Any] | None = None
-    ) -> list[Any]:
-        """Runs a kernel that `fxn` writes; returns self and the others after it.
+def custom_kernel(
+    self: Self, *lst: Any, fxn: Callable[..., UOp], grad_fxn: Callable[..., Any] | None = None
+) -> list[Any]:
+    """Runs a kernel that `fxn` writes; returns self and the others after it.
 
-        `fxn` gets one placeholder for each tensor and returns a sink of stores. The kernel works in
-        place: what it writes to is overwritten where it is memory (`Tensor.empty`), a copy of it
-        otherwise. `grad_fxn(gradient, call)` gives the gradient node of each tensor, or None;
-        `call.src` are their nodes.
+    `fxn` gets one placeholder for each tensor and returns a sink of stores. The kernel works in
+    place: what it writes to is overwritten where it is memory (`Tensor.empty`), a copy of it
+    otherwise. `grad_fxn(gradient, call)` gives the gradient node of each tensor, or None;
+    `call.src` are their nodes.
 
-        Raises: ArgumentError for what is no kernel; DeviceError for tensors on several devices.
-        """
-        tensors = (self, *lst)
-        calls = custom_nodes(*[t.uop for t in tensors], fxn=fxn, grad_fxn=grad_fxn)
-        flag: Flag = False
-        for t in tensors:
-            flag = either_flag(flag, t._requires_grad)
-        return [self.from_uop(u, flag) for u in calls]
+    Raises: ArgumentError for what is no kernel; DeviceError for tensors on several devices.
+    """
+    tensors = (self, *lst)
+    calls = custom_nodes(*[t.uop for t in tensors], fxn=fxn, grad_fxn=grad_fxn)
+    flag: Flag = False
+    for t in tensors:
+        flag = either_flag(flag, t._requires_grad)
+    return [self.from_uop(u, flag) for u in calls]

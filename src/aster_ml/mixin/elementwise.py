@@ -10,11 +10,10 @@ from typing import Any, Self
 
 from aster_ml.dtype import DType, DTypeLike, dtypes, least_upper_float
 from aster_ml.errors import DTypeError
-from aster_ml.mixin.own import OwnMixin
 from aster_ml.uop.ops import Ops
 
 
-class ElementwiseMixin(OwnMixin):
+class ElementwiseMixin:
     """Operators and elementwise functions."""
 
     __slots__ = ()
@@ -35,6 +34,10 @@ class ElementwiseMixin(OwnMixin):
     def cast(self, dtype: DTypeLike) -> Self:
         """The value as another dtype."""
         raise NotImplementedError
+
+    def _own(self) -> Self:
+        """The same elements, as a value that no write to those of self changes."""
+        return self
 
     def _binop(self, op: Ops, x: Any, reverse: bool = False) -> Self:
         """`op` of self and `x` (of `x` and self when `reverse`)."""

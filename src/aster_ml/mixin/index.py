@@ -8,7 +8,7 @@ Plain ints select before tensors of indices do, as in PyTorch: `x[0, :, i]` is `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from aster_ml.errors import (
 )
 from aster_ml.helpers import all_int, kind_of
 from aster_ml.late import late
+from aster_ml.mixin import Self
 from aster_ml.mixin.handle import Handle, number_everywhere
 from aster_ml.mixin.masks import is_plain, mask_indices
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes, is_symbolic
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from aster_ml.runtime import foreign
 else:
     foreign = late("runtime.foreign")
+
 
 H = TypeVar("H", bound=Handle)
 M = TypeVar("M", bound=MovementMixin)
@@ -95,18 +97,14 @@ class Parsed(NamedTuple):
         return [(i, e) for i, e in enumerate(kept) if isinstance(e, Picked)]
 
 
-class IndexMixin(Handle):
-    """Square brackets, read."""
-
-    __slots__ = ()
-
-    def __getitem__(self, indices: Any) -> Self:
-        parsed = parse_indices(self, indices)
-        # Parts that lie on several devices are brought together where they are wanted.
-        node = cut_node(self.uop, parsed)
-        cut = self if node is self.uop else self.view_as(node)
-        picked = parsed.picked
-        return pick(cut, picked) if picked else cut
+def getitem(self: Self, indices: Any) -> Self:
+    """Reads by index: `self[indices]`."""
+    parsed = parse_indices(self, indices)
+    # Parts that lie on several devices are brought together where they are wanted.
+    node = cut_node(self.uop, parsed)
+    cut = self if node is self.uop else self.view_as(node)
+    picked = parsed.picked
+    return pick(cut, picked) if picked else cut
 
 
 # parsing

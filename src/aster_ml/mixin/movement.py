@@ -7,12 +7,11 @@ elements under other indices. Nothing here computes a value.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from aster_ml.errors import ArgumentError, IndexRangeError, ShapeError
 from aster_ml.helpers import argfix, ceildiv, kind_of, prod
 from aster_ml.mixin.formula import rearrange
-from aster_ml.mixin.own import OwnMixin
 from aster_ml.mixin.sizes import (
     inferred_size,
     same_count,
@@ -87,10 +86,14 @@ def same_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
     return len(one) == len(other) and all(map(same_size, one, other))
 
 
-class MovementMixin(OwnMixin):
-    """The same elements under other indices."""
+class MovementMixin:
+    """The same elements under other indices. Stands beside ElementwiseMixin."""
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+        # What the mixin beside this one gives.
+        _own: Callable[[], Self]
 
     @property
     def shape(self) -> Sizes:

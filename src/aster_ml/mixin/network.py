@@ -11,33 +11,24 @@ are turned over, which a step does on the way from one size of blocks to the nex
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from aster_ml.dtype import dtypes
-from aster_ml.mixin.create import CreateMixin
-from aster_ml.mixin.join import JoinMixin
-from aster_ml.mixin.math import MathMixin
+from aster_ml.mixin import Self
 
-W = TypeVar("W", bound="NetworkMixin")
 # Which lines are turned over: of what is laid out as [rows, run], given the columns of a run.
-Turning = Callable[[W, int], W]
+Turning = Callable[[Self, int], Self]
 
 # Distances that one kernel compares at: what it loads serves all of them.
 DISTANCES = 2
 
 
-class NetworkMixin(JoinMixin, MathMixin, CreateMixin):
-    """Words of a sorting network, with their exchanges."""
-
-    __slots__ = ()
-
-
-def sorted_words(words: list[W]) -> list[W]:
+def sorted_words(words: list[Self]) -> list[Self]:
     """Rows in ascending order."""
     return columns_sorted(words, 1)
 
 
-def least_words(words: list[W], count: int) -> list[W]:
+def least_words(words: list[Self], count: int) -> list[Self]:
     """The `count` least of each row in ascending order; a power of two.
 
     A row is taken as [count, columns], so that what is compared lies in runs. Columns are sorted,
@@ -52,7 +43,7 @@ def least_words(words: list[W], count: int) -> list[W]:
     return words
 
 
-def columns_sorted(words: list[W], columns: int) -> list[W]:
+def columns_sorted(words: list[Self], columns: int) -> list[Self]:
     """Columns in ascending order, those of the right half turned over; sorted in growing blocks."""
     lines = [word.reshape((*word.shape[:-1], -1, columns)) for word in words]
     size = lines[0].shape[-2]
@@ -65,7 +56,9 @@ def columns_sorted(words: list[W], columns: int) -> list[W]:
     return words
 
 
-def merged(words: list[W], block: int, columns: int, turning: Turning[W] | None) -> list[W]:
+def merged(
+    words: list[Self], block: int, columns: int, turning: Turning[Self] | None
+) -> list[Self]:
     """Blocks of each column that rise and then fall in order.
 
     Where their second half is turned over instead, `turning` says which lines are from now on.
@@ -80,8 +73,8 @@ def merged(words: list[W], block: int, columns: int, turning: Turning[W] | None)
 
 
 def compared(
-    words: list[W], step: int, sides: int, columns: int, turning: Turning[W] | None
-) -> list[W]:
+    words: list[Self], step: int, sides: int, columns: int, turning: Turning[Self] | None
+) -> list[Self]:
     """Elements `step` << i apart in order, for each i below `sides`, the largest first."""
     count, shape = 1 << sides, words[0].shape
     rows = [side_of(words, count, step, i) for i in range(count)]
@@ -101,7 +94,7 @@ def compared(
     ]
 
 
-def halved(words: list[W], columns: int) -> list[W]:
+def halved(words: list[Self], columns: int) -> list[Self]:
     """The lesser half of each pair of columns, which rises and falls; the right half turned."""
     half = columns // 2
     low, high = (side_of(words, 2, half, i) for i in (0, 1))
@@ -112,7 +105,7 @@ def halved(words: list[W], columns: int) -> list[W]:
     return [turned(word, odd).flatten(-2) for word in least]
 
 
-def side_of(words: list[W], count: int, step: int, i: int) -> list[W]:
+def side_of(words: list[Self], count: int, step: int, i: int) -> list[Self]:
     """Of each `count` runs of `step` neighbours the one with number `i`: [*lead, rows, step]."""
     *lead, width = words[0].shape
     rows = width // (count * step)
@@ -121,33 +114,33 @@ def side_of(words: list[W], count: int, step: int, i: int) -> list[W]:
     return [word.reshape(split).shrink(cut).reshape((*lead, rows, step)) for word in words]
 
 
-def odd_rows(word: W, columns: int) -> W:
+def odd_rows(word: Self, columns: int) -> Self:
     """[rows, 1]: whether a row before the last axis has an odd number."""
     rows = word.shape[-2]
     number = word.arange(rows, device=word.device, dtype=dtypes.int32)
     return number.bitwise_and(1).ne(0).reshape((rows, 1))
 
 
-def right_half(word: W, columns: int) -> W:
+def right_half(word: Self, columns: int) -> Self:
     """[run]: whether an element of the last axis is in the right half of the columns."""
     place = word.arange(word.shape[-1], device=word.device, dtype=dtypes.int32)
     return place.bitwise_and(columns // 2).ne(0)
 
 
-def turned(word: W, where: W) -> W:
+def turned(word: Self, where: Self) -> Self:
     """A word with its bits turned over where that is asked for: what is least is greatest then."""
     zero = word._scalar(0)
     return word ^ where.where(word._scalar(dtypes.max(word.dtype)), zero).cast(word.dtype)
 
 
-def exchanged(a: list[W], b: list[W]) -> tuple[list[W], list[W]]:
+def exchanged(a: list[Self], b: list[Self]) -> tuple[list[Self], list[Self]]:
     """The lesser and the greater of two."""
     swap = is_before(b, a)
     pairs = list(zip(a, b, strict=True))
     return [swap.where(y, x) for x, y in pairs], [swap.where(x, y) for x, y in pairs]
 
 
-def is_before(a: list[W], b: list[W]) -> W:
+def is_before(a: list[Self], b: list[Self]) -> Self:
     """Tests whether `a` is less, by the first of its words that differs."""
     before = a[-1] < b[-1]
     for x, y in zip(a[-2::-1], b[-2::-1], strict=True):
@@ -155,4 +148,4 @@ def is_before(a: list[W], b: list[W]) -> W:
     return before
 
 
-__all__ = ["NetworkMixin", "least_words", "sorted_words"]
+__all__ = ["least_words", "sorted_words"]

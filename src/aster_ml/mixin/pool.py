@@ -9,248 +9,237 @@ both without divisions that remain (but for that by the stride).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any
 
 from aster_ml.dtype import dtypes, least_upper_float
 from aster_ml.errors import ArgumentError, DTypeError, ShapeError
 from aster_ml.helpers import all_int, ceildiv, make_tuple, prod
-from aster_ml.mixin.handle import Handle, check_tensor
+from aster_ml.mixin import Self
+from aster_ml.mixin.handle import check_tensor
 from aster_ml.mixin.sizes import same_size
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import smax
 
 Pairs = list[tuple[Any, Any]]
-P = TypeVar("P", bound="PoolMixin")
-
-if TYPE_CHECKING:
-    # What a Tensor has beside this mixin.
-    from aster_ml.mixin.create import CreateMixin
-    from aster_ml.mixin.index import IndexMixin
-    from aster_ml.mixin.math import MathMixin
-
-    class Base(IndexMixin, MathMixin, CreateMixin):
-        """The type of self."""
-
-else:
-    Base = Handle
 
 
-class PoolMixin(Base):
-    """Pooling and resizing over the last axes."""
+def avg_pool2d(
+    self: Self,
+    kernel_size: Any = (2, 2),
+    stride: Any = None,
+    dilation: Any = 1,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Self:
+    """The mean of each window of the last axes, as many as `kernel_size` has (of an int, 2).
 
-    __slots__ = ()
+    `stride` is the kernel's size where it is None; `padding` as in `conv2d`. With `ceil_mode` a
+    last window may reach beyond the end, if it begins before it; what lies there is not
+    counted, what lies in the padding is unless `count_include_pad` is false.
 
-    def avg_pool2d(
-        self,
-        kernel_size: Any = (2, 2),
-        stride: Any = None,
-        dilation: Any = 1,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-    ) -> Self:
-        """The mean of each window of the last axes, as many as `kernel_size` has (of an int, 2).
+    Shapes: self [*b, 2 * h, 2 * w] -> [*b, h, w].
+    Raises: ShapeError when the kernel is larger than the padded axis.
+    Source: torch.nn.functional.avg_pool2d.
+    """
+    p = Pooling(self.shape, kernel_size, stride, dilation, padding, ceil_mode, "avg_pool")
+    axes = tuple(range(-p.dims, 0))
+    found = p.windows(pad_last(self, p.pairs))
+    counted = p.given if count_include_pad else [(0, 0)] * p.dims
+    rest = [(b - b0, a - a0) for (b, a), (b0, a0) in zip(p.pairs, counted)]
+    if all(pair == (0, 0) for pair in rest):
+        return found.mean(axes)
+    # Ones where an element counts, added up over the same windows.
+    sizes = tuple([b + s + a for s, (b, a) in zip(self.shape[-p.dims :], counted)])
+    ones = self.full(sizes, 1, dtype=least_upper_float(self.dtype), device=self.device)
+    return found.sum(axes) / p.windows(pad_last(ones, rest)).sum(axes)
 
-        `stride` is the kernel's size where it is None; `padding` as in `conv2d`. With `ceil_mode` a
-        last window may reach beyond the end, if it begins before it; what lies there is not
-        counted, what lies in the padding is unless `count_include_pad` is false.
 
-        Shapes: self [*b, 2 * h, 2 * w] -> [*b, h, w].
-        Raises: ShapeError when the kernel is larger than the padded axis.
-        Source: torch.nn.functional.avg_pool2d.
-        """
-        p = Pooling(self.shape, kernel_size, stride, dilation, padding, ceil_mode, "avg_pool")
-        axes = tuple(range(-p.dims, 0))
-        found = p.windows(pad_last(self, p.pairs))
-        counted = p.given if count_include_pad else [(0, 0)] * p.dims
-        rest = [(b - b0, a - a0) for (b, a), (b0, a0) in zip(p.pairs, counted)]
-        if all(pair == (0, 0) for pair in rest):
-            return found.mean(axes)
-        # Ones where an element counts, added up over the same windows.
-        sizes = tuple([b + s + a for s, (b, a) in zip(self.shape[-p.dims :], counted)])
-        ones = self.full(sizes, 1, dtype=least_upper_float(self.dtype), device=self.device)
-        return found.sum(axes) / p.windows(pad_last(ones, rest)).sum(axes)
+def max_pool2d(
+    self: Self,
+    kernel_size: Any = (2, 2),
+    stride: Any = None,
+    dilation: Any = 1,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The greatest of each window of the last axes, as many as `kernel_size` has (an int: 2).
 
-    def max_pool2d(
-        self,
-        kernel_size: Any = (2, 2),
-        stride: Any = None,
-        dilation: Any = 1,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        return_indices: bool = False,
-    ) -> Any:
-        """The greatest of each window of the last axes, as many as `kernel_size` has (an int: 2).
+    `stride` is the kernel's size where it is None; `padding` as in `conv2d`, with the least
+    value of the dtype. With `return_indices` also where it stood first, counted over all the
+    pooled axes of self.
 
-        `stride` is the kernel's size where it is None; `padding` as in `conv2d`, with the least
-        value of the dtype. With `return_indices` also where it stood first, counted over all the
-        pooled axes of self.
+    Shapes: self [*b, 2 * h, 2 * w] -> [*b, h, w].
+    Raises: ShapeError when the kernel is larger than the padded axis.
+    Source: torch.nn.functional.max_pool2d.
+    """
+    p = Pooling(self.shape, kernel_size, stride, dilation, padding, ceil_mode, "max_pool")
+    axes = tuple(range(-p.dims, 0))
+    found = p.windows(pad_last(self, p.pairs, dtypes.min(self.dtype)))
+    best = found.max(axes)
+    if not return_indices:
+        return best
+    sizes = self.shape[-p.dims :]
+    count = prod(sizes)
+    place = self.arange(count, dtype=dtypes.int32, device=self.device).reshape(sizes)
+    place = p.windows(pad_last(place, p.pairs, count))
+    reached = found.eq(best.reshape((*best.shape, *(1,) * p.dims)))
+    if dtypes.is_float(self.dtype):
+        # NaN counts as the greatest, and equals nothing.
+        reached = reached | found.ne(found)
+    return best, reached.where(place, count).min(axes)
 
-        Shapes: self [*b, 2 * h, 2 * w] -> [*b, h, w].
-        Raises: ShapeError when the kernel is larger than the padded axis.
-        Source: torch.nn.functional.max_pool2d.
-        """
-        p = Pooling(self.shape, kernel_size, stride, dilation, padding, ceil_mode, "max_pool")
-        axes = tuple(range(-p.dims, 0))
-        found = p.windows(pad_last(self, p.pairs, dtypes.min(self.dtype)))
-        best = found.max(axes)
-        if not return_indices:
-            return best
-        sizes = self.shape[-p.dims :]
-        count = prod(sizes)
-        place = self.arange(count, dtype=dtypes.int32, device=self.device).reshape(sizes)
-        place = p.windows(pad_last(place, p.pairs, count))
-        reached = found.eq(best.reshape((*best.shape, *(1,) * p.dims)))
-        if dtypes.is_float(self.dtype):
-            # NaN counts as the greatest, and equals nothing.
-            reached = reached | found.ne(found)
-        return best, reached.where(place, count).min(axes)
 
-    def max_unpool2d(
-        self,
-        indices: Self,
-        kernel_size: Any = (2, 2),
-        stride: Any = None,
-        dilation: Any = 1,
-        padding: Any = 0,
-        output_size: Sequence[int] | None = None,
-    ) -> Self:
-        """The reverse of `max_pool2d`: each value where `indices` says, zeros elsewhere.
+def max_unpool2d(
+    self: Self,
+    indices: Self,
+    kernel_size: Any = (2, 2),
+    stride: Any = None,
+    dilation: Any = 1,
+    padding: Any = 0,
+    output_size: Sequence[int] | None = None,
+) -> Self:
+    """The reverse of `max_pool2d`: each value where `indices` says, zeros elsewhere.
 
-        `output_size` is the shape that was pooled, or its last axes; without it the least that
-        pools to the shape of self. Values that meet are added up.
+    `output_size` is the shape that was pooled, or its last axes; without it the least that
+    pools to the shape of self. Values that meet are added up.
 
-        Shapes: self [*b, h, w], indices int [*b, h, w] -> [*b, 2 * h, 2 * w].
-        Raises: ShapeError when the shapes of self and the indices differ.
-        Source: torch.nn.functional.max_unpool2d.
-        """
-        check_tensor(indices, "max_unpool")
-        if not dtypes.is_int(indices.dtype):
-            raise DTypeError(f"max_unpool: indices are {indices.dtype.name}; ints are wanted")
-        if self.shape != indices.shape:
-            raise ShapeError(
-                f"max_unpool: values {show_shape(self.shape)} and indices "
-                f"{show_shape(indices.shape)} differ"
-            )
-        kernel = make_tuple(kernel_size, 2)
-        dims = len(kernel)
-        lead, sizes = self.shape[:-dims], self.shape[-dims:]
-        if output_size is None:
-            steps = kernel if stride is None else make_tuple(stride, dims)
-            pads = resolve_padding(padding, dims, "max_unpool")
-            out = tuple(
-                [
-                    (o - 1) * s - b - a + d * (k - 1) + 1
-                    for o, s, (b, a), d, k in zip(
-                        sizes, steps, pads, make_tuple(dilation, dims), kernel
-                    )
-                ]
-            )
-        else:
-            out = tuple(output_size)[-dims:]
-        count = prod(out)
-        here = self.arange(count, dtype=dtypes.int32, device=self.device).reshape((count, 1))
-        hit = indices.reshape((*lead, 1, prod(sizes))).eq(here)
-        values = self.reshape((*lead, 1, prod(sizes)))
-        return hit.where(values, 0).sum(-1).reshape((*lead, *out))
+    Shapes: self [*b, h, w], indices int [*b, h, w] -> [*b, 2 * h, 2 * w].
+    Raises: ShapeError when the shapes of self and the indices differ.
+    Source: torch.nn.functional.max_unpool2d.
+    """
+    check_tensor(indices, "max_unpool")
+    if not dtypes.is_int(indices.dtype):
+        raise DTypeError(f"max_unpool: indices are {indices.dtype.name}; ints are wanted")
+    if self.shape != indices.shape:
+        raise ShapeError(
+            f"max_unpool: values {show_shape(self.shape)} and indices "
+            f"{show_shape(indices.shape)} differ"
+        )
+    kernel = make_tuple(kernel_size, 2)
+    dims = len(kernel)
+    lead, sizes = self.shape[:-dims], self.shape[-dims:]
+    if output_size is None:
+        steps = kernel if stride is None else make_tuple(stride, dims)
+        pads = resolve_padding(padding, dims, "max_unpool")
+        out = tuple(
+            [
+                (o - 1) * s - b - a + d * (k - 1) + 1
+                for o, s, (b, a), d, k in zip(
+                    sizes, steps, pads, make_tuple(dilation, dims), kernel
+                )
+            ]
+        )
+    else:
+        out = tuple(output_size)[-dims:]
+    count = prod(out)
+    here = self.arange(count, dtype=dtypes.int32, device=self.device).reshape((count, 1))
+    hit = indices.reshape((*lead, 1, prod(sizes))).eq(here)
+    values = self.reshape((*lead, 1, prod(sizes)))
+    return hit.where(values, 0).sum(-1).reshape((*lead, *out))
 
-    def interpolate(
-        self, size: Sequence[int], mode: str = "linear", align_corners: bool = False
-    ) -> Self:
-        """The last axes resized to `size`, one axis after the other.
 
-        `mode` is "linear" (between the two nearest), "nearest" or "nearest-exact" (of the middle of
-        each element). With `align_corners`, for "linear", the first and last elements keep their
-        places. The result of integers is rounded; that of uint8 is PyTorch's, which goes from the
-        last axis to the first with weights of 16 bits and rounds after each.
+def interpolate(
+    self: Self, size: Sequence[int], mode: str = "linear", align_corners: bool = False
+) -> Self:
+    """The last axes resized to `size`, one axis after the other.
 
-        Shapes: self [n, c, h, w], size=(oh, ow) -> [n, c, oh, ow].
-        Raises: ArgumentError for another mode, or `align_corners` with another than linear.
-        Source: torch.nn.functional.interpolate.
-        """
-        if mode not in ("linear", "nearest", "nearest-exact"):
-            raise ArgumentError(
-                f"interpolate: mode {mode!r}; linear, nearest or nearest-exact would do"
-            )
-        if align_corners and mode != "linear":
-            raise ArgumentError(f"interpolate: align_corners goes with mode linear, not {mode}")
-        if not isinstance(size, (tuple, list)) or not 0 < len(size) <= len(self.shape):
-            raise ShapeError(
-                f"interpolate: size {size!r}; one number for each axis to resize, at "
-                f"most {len(self.shape)}"
-            )
-        if mode == "linear" and self.dtype is dtypes.uint8:
-            x = self
-            for axis, new in reversed(list(enumerate(size, len(self.shape) - len(size)))):
-                x = x._resize_axis_of_bytes(axis, new, align_corners)
-            return x
-        whole = mode == "linear" and not dtypes.is_float(self.dtype)
-        x = self.cast(dtypes.float32) if whole else self
-        for axis, new in enumerate(size, len(self.shape) - len(size)):
-            if not same_size(x.shape[axis], new):
-                x = x._resize_axis(axis, new, mode, align_corners)
-        return x.round().cast(self.dtype) if whole else x._own()
+    `mode` is "linear" (between the two nearest), "nearest" or "nearest-exact" (of the middle of
+    each element). With `align_corners`, for "linear", the first and last elements keep their
+    places. The result of integers is rounded; that of uint8 is PyTorch's, which goes from the
+    last axis to the first with weights of 16 bits and rounds after each.
 
-    def _resize_axis(self, axis: int, new: int, mode: str, align_corners: bool) -> Self:
-        """One axis resized; places are fractions of whole numbers, so none is off by rounding."""
-        old = self.shape[axis]
-        lead = (slice(None),) * axis
-        if mode != "linear" and new % old == 0:
-            return self.repeat_interleave(new // old, axis)
-        if mode != "linear" and old % new == 0:
-            step = old // new
-            return self[(*lead, slice(0 if mode == "nearest" else step // 2, None, step))]
-        if mode == "nearest":
-            at = self.arange(new, dtype=dtypes.int32, device=self.device)
-            return self[(*lead, (at * old).idiv(new))]
-        if mode == "nearest-exact":
-            at = self.arange(new, dtype=dtypes.int32, device=self.device)
-            return self[(*lead, ((at * 2 + 1) * old).idiv(2 * new))]
-        low, high, above, below = self._neighbours(old, new, align_corners)
-        part = above.cast(self.dtype) / below
-        part = part.reshape((new, *(1,) * (len(self.shape) - axis - 1)))
-        x: Self = self[(*lead, low)]
-        more: Self = (self[(*lead, high)] - x) * part
-        return x + more
+    Shapes: self [n, c, h, w], size=(oh, ow) -> [n, c, oh, ow].
+    Raises: ArgumentError for another mode, or `align_corners` with another than linear.
+    Source: torch.nn.functional.interpolate.
+    """
+    if mode not in ("linear", "nearest", "nearest-exact"):
+        raise ArgumentError(
+            f"interpolate: mode {mode!r}; linear, nearest or nearest-exact would do"
+        )
+    if align_corners and mode != "linear":
+        raise ArgumentError(f"interpolate: align_corners goes with mode linear, not {mode}")
+    if not isinstance(size, (tuple, list)) or not 0 < len(size) <= len(self.shape):
+        raise ShapeError(
+            f"interpolate: size {size!r}; one number for each axis to resize, at "
+            f"most {len(self.shape)}"
+        )
+    if mode == "linear" and self.dtype is dtypes.uint8:
+        x = self
+        for axis, new in reversed(list(enumerate(size, len(self.shape) - len(size)))):
+            x = resize_axis_of_bytes(x, axis, new, align_corners)
+        return x
+    whole = mode == "linear" and not dtypes.is_float(self.dtype)
+    x = self.cast(dtypes.float32) if whole else self
+    for axis, new in enumerate(size, len(self.shape) - len(size)):
+        if not same_size(x.shape[axis], new):
+            x = resize_axis(x, axis, new, mode, align_corners)
+    return x.round().cast(self.dtype) if whole else x._own()
 
-    def _neighbours(self, old: int, new: int, align_corners: bool) -> tuple[Self, Self, Self, int]:
-        """For each of `new` places: the elements before and behind it, and how far it is from the
-        first of them to the second, as a whole number out of the last result.
-        """
+
+def resize_axis(self: Self, axis: int, new: int, mode: str, align_corners: bool) -> Self:
+    """One axis resized; places are fractions of whole numbers, so none is off by rounding."""
+    old = self.shape[axis]
+    lead = (slice(None),) * axis
+    if mode != "linear" and new % old == 0:
+        return self.repeat_interleave(new // old, axis)
+    if mode != "linear" and old % new == 0:
+        step = old // new
+        return self[(*lead, slice(0 if mode == "nearest" else step // 2, None, step))]
+    if mode == "nearest":
         at = self.arange(new, dtype=dtypes.int32, device=self.device)
-        if align_corners:
-            place, out_of = at * (old - 1), max(new - 1, 1)
-        else:
-            place, out_of = ((at * 2 + 1) * old - new).maximum(0), 2 * new
-        low = place.idiv(out_of)
-        return low, (low + 1).minimum(old - 1), place - low * out_of, out_of
+        return self[(*lead, (at * old).idiv(new))]
+    if mode == "nearest-exact":
+        at = self.arange(new, dtype=dtypes.int32, device=self.device)
+        return self[(*lead, ((at * 2 + 1) * old).idiv(2 * new))]
+    low, high, above, below = neighbours(self, old, new, align_corners)
+    part = above.cast(self.dtype) / below
+    part = part.reshape((new, *(1,) * (len(self.shape) - axis - 1)))
+    x: Self = self[(*lead, low)]
+    more: Self = (self[(*lead, high)] - x) * part
+    return x + more
 
-    def _resize_axis_of_bytes(self, axis: int, new: int, align_corners: bool) -> Self:
-        """One axis of uint8 resized linearly, in integers of as many bits as fit 16.
 
-        Source: the weights of PyTorch and Pillow.
-        """
-        old = self.shape[axis]
-        if old == new:
-            return self._own()
-        lead, tail = (slice(None),) * axis, (1,) * (len(self.shape) - axis - 1)
-        low, high, above, out_of = self._neighbours(old, new, align_corners)
-        places = [
-            i * (old - 1) if align_corners else max((2 * i + 1) * old - new, 0) for i in range(new)
-        ]
-        rests = [place % out_of for place in places]
-        most = max([max(rest, out_of - rest) for rest in rests]) / out_of
-        bits = next(b for b in range(22) if int(0.5 + most * (2 << b)) >= 1 << 15 or b == 21)
+def neighbours(self: Self, old: int, new: int, align_corners: bool) -> tuple[Self, Self, Self, int]:
+    """For each of `new` places: the elements before and behind it, and how far it is from the
+    first of them to the second, as a whole number out of the last result.
+    """
+    at = self.arange(new, dtype=dtypes.int32, device=self.device)
+    if align_corners:
+        place, out_of = at * (old - 1), max(new - 1, 1)
+    else:
+        place, out_of = ((at * 2 + 1) * old - new).maximum(0), 2 * new
+    low = place.idiv(out_of)
+    return low, (low + 1).minimum(old - 1), place - low * out_of, out_of
 
-        def weight(part: Self) -> Self:
-            """`part / out_of` in units of 2**-bits, rounded."""
-            whole = part.cast(dtypes.int64) * (2 << bits) + out_of
-            return whole.idiv(2 * out_of).cast(dtypes.int32).reshape((new, *tail))
 
-        near: Self = self[(*lead, low)].cast(dtypes.int32) * weight(out_of - above)
-        far: Self = self[(*lead, high)].cast(dtypes.int32) * weight(above)
-        total = near + far + (1 << (bits - 1))
-        return (total >> bits).clip(0, 255).cast(dtypes.uint8)
+def resize_axis_of_bytes(self: Self, axis: int, new: int, align_corners: bool) -> Self:
+    """One axis of uint8 resized linearly, in integers of as many bits as fit 16.
+
+    Source: the weights of PyTorch and Pillow.
+    """
+    old = self.shape[axis]
+    if old == new:
+        return self._own()
+    lead, tail = (slice(None),) * axis, (1,) * (len(self.shape) - axis - 1)
+    low, high, above, out_of = neighbours(self, old, new, align_corners)
+    places = [
+        i * (old - 1) if align_corners else max((2 * i + 1) * old - new, 0) for i in range(new)
+    ]
+    rests = [place % out_of for place in places]
+    most = max([max(rest, out_of - rest) for rest in rests]) / out_of
+    bits = next(b for b in range(22) if int(0.5 + most * (2 << b)) >= 1 << 15 or b == 21)
+
+    def weight(part: Self) -> Self:
+        """`part / out_of` in units of 2**-bits, rounded."""
+        whole = part.cast(dtypes.int64) * (2 << bits) + out_of
+        return whole.idiv(2 * out_of).cast(dtypes.int32).reshape((new, *tail))
+
+    near: Self = self[(*lead, low)].cast(dtypes.int32) * weight(out_of - above)
+    far: Self = self[(*lead, high)].cast(dtypes.int32) * weight(above)
+    total = near + far + (1 << (bits - 1))
+    return (total >> bits).clip(0, 255).cast(dtypes.uint8)
 
 
 class Pooling:
@@ -295,14 +284,14 @@ class Pooling:
             count -= 1  # it would begin in the padding after the end
         return max((count - 1) * step + reach - (size + before + after), 0)
 
-    def windows(self, x: P) -> P:
+    def windows(self, x: Self) -> Self:
         """The windows of `x`, which is padded already."""
         return windows_of(x, self.kernel, self.stride, self.dilation, self.what)
 
 
 def windows_of(
-    x: P, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], what: str
-) -> P:
+    x: Self, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], what: str
+) -> Self:
     """Windows over the last axes, as many as `kernel` has: [*b, *s] -> [*b, *counts, *kernel].
 
     rewrite: x[*b, p] -> x[*b, o * stride + k * dilation]
@@ -355,12 +344,12 @@ def windows_of(
 
 
 def separate_windows(
-    x: P,
+    x: Self,
     counts: Sequence[Any],
     kernel: Sequence[int],
     stride: Sequence[int],
     gaps: Sequence[int],
-) -> P:
+) -> Self:
     """Windows that do not overlap: each axis is cut into strides, and these are cut short."""
     dims = len(kernel)
     lead, sizes = x.shape[:-dims], x.shape[-dims:]
@@ -381,8 +370,8 @@ def separate_windows(
 
 
 def take_first(
-    x: P, lead: Sequence[Any], outer: Sequence[Any], inner: Sequence[Any], steps: Sequence[int]
-) -> P:
+    x: Self, lead: Sequence[Any], outer: Sequence[Any], inner: Sequence[Any], steps: Sequence[int]
+) -> Self:
     """The first of every `step` elements: axes [outer, inner * step] -> [outer, inner]."""
     dims = len(steps)
     if all(step == 1 for step in steps):
@@ -392,7 +381,7 @@ def take_first(
     return x.reshape((*lead, *interleave(outer, inner)))
 
 
-def pad_last(x: P, pairs: Sequence[tuple[Any, Any]], value: Any = 0) -> P:
+def pad_last(x: Self, pairs: Sequence[tuple[Any, Any]], value: Any = 0) -> Self:
     """`value` around the last axes, (before, after); negative numbers cut elements off instead."""
     lead = len(x.shape) - len(pairs)
     sizes = x.shape[lead:]

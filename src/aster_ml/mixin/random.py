@@ -14,7 +14,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -29,12 +29,10 @@ from aster_ml.errors import (
     SymbolicSizeError,
 )
 from aster_ml.helpers import ceildiv, kind_of, prod
-from aster_ml.mixin.create import CreateMixin, check_range, shape_of
+from aster_ml.mixin import Self as T
+from aster_ml.mixin.create import check_range, shape_of
 from aster_ml.mixin.data import copied_node
 from aster_ml.mixin.handle import Handle
-from aster_ml.mixin.math import MathMixin
-from aster_ml.mixin.order import OrderMixin
-from aster_ml.mixin.scan import ScanMixin
 from aster_ml.thread_state import ENGINE, HERE
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
@@ -177,7 +175,7 @@ def unit_floats(bits: UOp, dtype: DType) -> UOp:
     return number.alu(Ops.SUB, UOp.const(dtype, 1.0))
 
 
-class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
+class RandomMixin(Handle):
     """Tensors of random numbers.
 
     For each device that has drawn since the seed was set, `_device_seeds` has the two words of its
@@ -187,6 +185,17 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
     __slots__ = ()
     _device_seeds: ClassVar[dict[str, Any]] = STREAMS.seeds
     _device_rng_counters: ClassVar[dict[str, Any]] = STREAMS.places
+
+    if TYPE_CHECKING:
+        # What the classes beside this one give.
+        argsort: Callable[[], Self]
+        cat: Callable[[Self], Self]
+        cos: Callable[[], Self]
+        log: Callable[[], Self]
+
+        @classmethod
+        def zeros(cls, *shape: Any, **kwargs: Any) -> Self:
+            """Zeros of this shape."""
 
     @classmethod
     def _threefry_random_bits(cls, key: Self, counts0: Self, counts1: Self) -> Self:
@@ -408,76 +417,80 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
             return cls.zeros(0, dtype=dtype, device=device)
         return kept(cls.rand(n, device=device).argsort().cast(dtype), kwargs.get("requires_grad"))
 
-    def multinomial(self, num_samples: int = 1, replacement: bool = False) -> Self:
-        """Places drawn in proportion to the weights along the last axis.
 
-        Shapes: self [n, m], num_samples=m, replacement=True -> [n, m];
-            self [n], num_samples=2, replacement=True -> [2].
-        Raises: ArgumentError when more are drawn than there are, without replacement.
-        """
-        if self.ndim not in (1, 2):
+def multinomial(self: T, num_samples: int = 1, replacement: bool = False) -> T:
+    """Places drawn in proportion to the weights along the last axis.
+
+    Shapes: self [n, m], num_samples=m, replacement=True -> [n, m];
+        self [n], num_samples=2, replacement=True -> [2].
+    Raises: ArgumentError when more are drawn than there are, without replacement.
+    """
+    if self.ndim not in (1, 2):
+        raise PreconditionError(
+            f"multinomial: weights of {show_shape(self.shape)}; one or two axes are wanted"
+        )
+    if not isinstance(num_samples, int) or num_samples < 1:
+        raise PreconditionError(
+            f"multinomial: {num_samples!r} samples; a positive number is wanted"
+        )
+    weights = self._floating().unsqueeze(0) if self.ndim == 1 else self._floating()
+    rows, size = weights.shape
+    if replacement or num_samples == 1:
+        total = weights.cumsum(1)
+        share = total / total.shrink((None, (size - 1, size)))
+        drawn = self.rand(num_samples, rows, 1, device=self.device)
+        chosen = (drawn >= share.unsqueeze(0)).sum(2).minimum(size - 1)
+        found = chosen.permute((1, 0))
+    else:
+        if num_samples > size:
             raise PreconditionError(
-                f"multinomial: weights of {show_shape(self.shape)}; one or two axes are wanted"
+                f"multinomial: {num_samples} samples of {size} without "
+                "replacement; there are too few"
             )
-        if not isinstance(num_samples, int) or num_samples < 1:
-            raise PreconditionError(
-                f"multinomial: {num_samples!r} samples; a positive number is wanted"
-            )
-        weights = self._floating().unsqueeze(0) if self.ndim == 1 else self._floating()
-        rows, size = weights.shape
-        if replacement or num_samples == 1:
-            total = weights.cumsum(1)
-            share = total / total.shrink((None, (size - 1, size)))
-            drawn = self.rand(num_samples, rows, 1, device=self.device)
-            chosen = (drawn >= share.unsqueeze(0)).sum(2).minimum(size - 1)
-            found = chosen.permute((1, 0))
-        else:
-            if num_samples > size:
-                raise PreconditionError(
-                    f"multinomial: {num_samples} samples of {size} without "
-                    "replacement; there are too few"
-                )
-            # The greatest of log-weights with Gumbel noise are such a sample (Efraimidis and
-            # Spirakis, 2006).
-            noise = self.rand(rows, size, device=self.device).maximum(1e-30).log().neg().log()
-            found = (weights.log() - noise).topk(num_samples, 1)[1]
-        found = found.cast(dtypes.int32)
-        return found.squeeze(0) if self.ndim == 1 else found
+        # The greatest of log-weights with Gumbel noise are such a sample (Efraimidis and
+        # Spirakis, 2006).
+        noise = self.rand(rows, size, device=self.device).maximum(1e-30).log().neg().log()
+        found = (weights.log() - noise).topk(num_samples, 1)[1]
+    found = found.cast(dtypes.int32)
+    return found.squeeze(0) if self.ndim == 1 else found
 
-    def rand_like(self, **kwargs: Any) -> Self:
-        """`rand` with the shape, dtype and device of self unless given.
 
-        Shapes: self [*s] -> [*s].
-        """
-        kwargs.setdefault("dtype", self.dtype)
-        if self.device.__class__ is tuple:
-            return self._drawn_on_each("rand_like", self.rand, kwargs)
-        kwargs.setdefault("device", self.device)
-        return self.rand(self.shape, **kwargs)
+def rand_like(self: T, **kwargs: Any) -> T:
+    """`rand` with the shape, dtype and device of self unless given.
 
-    def _drawn_on_each(self, what: str, draw: Callable[..., Any], kwargs: dict[str, Any]) -> Self:
-        """Numbers of its own for each part of self, or the same for all devices."""
-        if self.uop.axis is not None:
-            return self._made_on_each(what, draw, kwargs)
-        if "device" in kwargs:
-            self._made_on_each(what, draw, kwargs)
-        flag = kwargs.pop("requires_grad", None)
-        drawn = draw(self.shape, device=self.device[0], **kwargs)
-        return self.from_uop(drawn.uop.shard(self.device), flag)
+    Shapes: self [*s] -> [*s].
+    """
+    kwargs.setdefault("dtype", self.dtype)
+    if self.device.__class__ is tuple:
+        return drawn_on_each(self, "rand_like", self.rand, kwargs)
+    kwargs.setdefault("device", self.device)
+    return self.rand(self.shape, **kwargs)
 
-    def randn_like(
-        self, dtype: DTypeLike | None = None, requires_grad: bool | None = None, **kwargs: Any
-    ) -> Self:
-        """`randn` with the shape, dtype and device of self unless given.
 
-        Shapes: self [*s] -> [*s].
-        """
-        kwargs["dtype"] = self.dtype if dtype is None else dtype
-        kwargs["requires_grad"] = requires_grad
-        if self.device.__class__ is tuple:
-            return self._drawn_on_each("randn_like", self.randn, kwargs)
-        kwargs.setdefault("device", self.device)
-        return self.randn(self.shape, **kwargs)
+def drawn_on_each(self: T, what: str, draw: Callable[..., Any], kwargs: dict[str, Any]) -> T:
+    """Numbers of its own for each part of self, or the same for all devices."""
+    if self.uop.axis is not None:
+        return self._made_on_each(what, draw, kwargs)
+    if "device" in kwargs:
+        self._made_on_each(what, draw, kwargs)
+    flag = kwargs.pop("requires_grad", None)
+    drawn = draw(self.shape, device=self.device[0], **kwargs)
+    return self.from_uop(drawn.uop.shard(self.device), flag)
+
+
+def randn_like(
+    self: T, dtype: DTypeLike | None = None, requires_grad: bool | None = None, **kwargs: Any
+) -> T:
+    """`randn` with the shape, dtype and device of self unless given.
+
+    Shapes: self [*s] -> [*s].
+    """
+    kwargs["dtype"] = self.dtype if dtype is None else dtype
+    kwargs["requires_grad"] = requires_grad
+    if self.device.__class__ is tuple:
+        return drawn_on_each(self, "randn_like", self.randn, kwargs)
+    kwargs.setdefault("device", self.device)
+    return self.randn(self.shape, **kwargs)
 
 
 def fixed_sizes(what: str, shape: tuple[Any, ...]) -> tuple[int, ...]:

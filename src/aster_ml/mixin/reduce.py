@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self
 from aster_ml.dtype import DType, DTypeLike, dtypes, least_upper_float, sum_acc_dtype, to_dtype
 from aster_ml.errors import ArgumentError
 from aster_ml.helpers import prod
-from aster_ml.mixin.own import OwnMixin
 from aster_ml.uop.ops import Ops
 
 Axis = Any  # int | Sequence[int] | None; None means all axes
@@ -33,7 +32,7 @@ def deviation(variance: Any) -> Any:
     return constant.where(0, constant.where(1, variance).sqrt())
 
 
-class ReduceMixin(OwnMixin):
+class ReduceMixin:
     """Fewer values out of many. Stands beside ElementwiseMixin and MovementMixin."""
 
     __slots__ = ()
@@ -44,6 +43,7 @@ class ReduceMixin(OwnMixin):
         alu: Callable[..., Self]
         _binop: Callable[..., Self]
         bitwise_not: Callable[[], Self]
+        _own: Callable[[], Self]
         _broadcast_to: Callable[[tuple[Any, ...]], Self]
         cast: Callable[[DTypeLike], Self]
         const_like: Callable[[Any], Self]

@@ -6,20 +6,16 @@ so a scan fuses like any reduction; long axes go in blocks, whose totals are sca
 
 from __future__ import annotations
 
-from typing import Any, Self, TypeVar
+from typing import Any
 
 from aster_ml.dtype import dtypes, sum_acc_dtype
 from aster_ml.helpers import ceildiv
-from aster_ml.mixin.create import CreateMixin
+from aster_ml.mixin import Self
 from aster_ml.mixin.index import is_zero
-from aster_ml.mixin.join import JoinMixin
-from aster_ml.mixin.math import MathMixin
 from aster_ml.mixin.reduce import identity_of
 from aster_ml.mixin.sizes import size_between
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.ops import Ops
-
-S = TypeVar("S", bound="ScanMixin")
 
 # A scan of n elements takes n * n steps; in blocks of this size, n * BLOCK. A block is as long as
 # what is written out at once, with its sums side by side.
@@ -28,76 +24,75 @@ BLOCK = 8
 LONGEST_ROW = 32
 
 
-class ScanMixin(JoinMixin, MathMixin, CreateMixin):
-    """Cumulative operations."""
+def cumsum(self: Self, axis: int = 0) -> Self:
+    """Sum of the elements up to each.
 
-    __slots__ = ()
-
-    def cumsum(self, axis: int = 0) -> Self:
-        """Sum of the elements up to each.
-
-        Shapes: self [n, m], axis=1 -> [n, m].
-        Dtype: that of `sum`.
-        """
-        wide = self.cast(sum_acc_dtype(self.dtype))
-        total = scan(wide, Ops.ADD, self._resolve_axis(axis, "cumsum"))
-        return total.cast(self.dtype) if self.dtype.kind == "float" else total
-
-    def cumprod(self, axis: int) -> Self:
-        """Product of the elements up to each.
-
-        Shapes: self [n, m], axis=1 -> [n, m].
-        Dtype: the default int for bool, else that of self.
-        """
-        factors = self.cast(dtypes.default_int) if self.dtype is dtypes.bool else self
-        return scan(factors, Ops.MUL, self._resolve_axis(axis, "cumprod"))
-
-    def cummax(self, axis: int = 0) -> tuple[Self, Self]:
-        """Greatest of the elements up to each, and the place of it; of equal ones the last.
-
-        A NaN counts as greatest.
-
-        Shapes: self [n, m], axis=1 -> [n, m], [n, m].
-        Dtype: that of self; the default int.
-        """
-        op = Ops.OR if self.dtype is dtypes.bool else Ops.MAX
-        place = self._resolve_axis(axis, "cummax")
-        values = scan(self, op, place)
-        return values, last_places(self, values, place)
-
-    def cummin(self, axis: int = 0) -> tuple[Self, Self]:
-        """Least of the elements up to each, and the place of it; of equal ones the last.
-
-        A NaN counts as least.
-
-        Shapes: self [n, m], axis=1 -> [n, m], [n, m].
-        Dtype: that of self; the default int.
-        """
-        place = self._resolve_axis(axis, "cummin")
-        if self.dtype is dtypes.bool:
-            values = scan(self, Ops.AND, place)
-        else:
-            values = scan(self._reversed_order(), Ops.MAX, place)._reversed_order()
-        return values, last_places(self, values, place)
-
-    def logcumsumexp(self, axis: int = 0) -> Self:
-        """Logarithm of the sum of exponentials of the elements up to each, without overflow.
-
-        Shapes: self [n, m], axis=1 -> [n, m].
-        """
-        place = self._resolve_axis(axis, "logcumsumexp")
-        x = self._floating()
-        if not x.shape or is_zero(x.shape[place]):
-            return x
-        if x.dtype.itemsize < 4:
-            return x.cast(dtypes.float32).logcumsumexp(place).cast(x.dtype)
-        if not isinstance(x.shape[place], int):
-            full, part = filled_axis(x, place, float("-inf"))
-            return full.logcumsumexp(place).shrink(part)
-        return log_scan(x, place)
+    Shapes: self [n, m], axis=1 -> [n, m].
+    Dtype: that of `sum`.
+    """
+    wide = self.cast(sum_acc_dtype(self.dtype))
+    total = scan(wide, Ops.ADD, self._resolve_axis(axis, "cumsum"))
+    return total.cast(self.dtype) if self.dtype.kind == "float" else total
 
 
-def last_places(x: S, values: S, axis: int) -> S:
+def cumprod(self: Self, axis: int) -> Self:
+    """Product of the elements up to each.
+
+    Shapes: self [n, m], axis=1 -> [n, m].
+    Dtype: the default int for bool, else that of self.
+    """
+    factors = self.cast(dtypes.default_int) if self.dtype is dtypes.bool else self
+    return scan(factors, Ops.MUL, self._resolve_axis(axis, "cumprod"))
+
+
+def cummax(self: Self, axis: int = 0) -> tuple[Self, Self]:
+    """Greatest of the elements up to each, and the place of it; of equal ones the last.
+
+    A NaN counts as greatest.
+
+    Shapes: self [n, m], axis=1 -> [n, m], [n, m].
+    Dtype: that of self; the default int.
+    """
+    op = Ops.OR if self.dtype is dtypes.bool else Ops.MAX
+    place = self._resolve_axis(axis, "cummax")
+    values = scan(self, op, place)
+    return values, last_places(self, values, place)
+
+
+def cummin(self: Self, axis: int = 0) -> tuple[Self, Self]:
+    """Least of the elements up to each, and the place of it; of equal ones the last.
+
+    A NaN counts as least.
+
+    Shapes: self [n, m], axis=1 -> [n, m], [n, m].
+    Dtype: that of self; the default int.
+    """
+    place = self._resolve_axis(axis, "cummin")
+    if self.dtype is dtypes.bool:
+        values = scan(self, Ops.AND, place)
+    else:
+        values = scan(self._reversed_order(), Ops.MAX, place)._reversed_order()
+    return values, last_places(self, values, place)
+
+
+def logcumsumexp(self: Self, axis: int = 0) -> Self:
+    """Logarithm of the sum of exponentials of the elements up to each, without overflow.
+
+    Shapes: self [n, m], axis=1 -> [n, m].
+    """
+    place = self._resolve_axis(axis, "logcumsumexp")
+    x = self._floating()
+    if not x.shape or is_zero(x.shape[place]):
+        return x
+    if x.dtype.itemsize < 4:
+        return x.cast(dtypes.float32).logcumsumexp(place).cast(x.dtype)
+    if not isinstance(x.shape[place], int):
+        full, part = filled_axis(x, place, float("-inf"))
+        return full.logcumsumexp(place).shrink(part)
+    return log_scan(x, place)
+
+
+def last_places(x: Self, values: Self, axis: int) -> Self:
     """For each element, the last place so far at which `x` was what `values` had there."""
     if not x.shape or is_zero(x.shape[axis]):
         return x.const_like(0).cast(dtypes.default_int)
@@ -109,7 +104,7 @@ def last_places(x: S, values: S, axis: int) -> S:
     return scan(reached.where(numbers, numbers._scalar(0)), Ops.MAX, axis)
 
 
-def scan(x: S, op: Ops, axis: int) -> S:
+def scan(x: Self, op: Ops, axis: int) -> Self:
     """`x` folded with `op` up to each element of the axis."""
     if not x.shape or is_zero(x.shape[axis]) or x.shape[axis] == 1:
         return x._own()
@@ -119,7 +114,7 @@ def scan(x: S, op: Ops, axis: int) -> S:
     return scan_axis(x, op, axis)
 
 
-def filled_axis(x: S, axis: int, value: Any) -> tuple[S, list[Any]]:
+def filled_axis(x: Self, axis: int, value: Any) -> tuple[Self, list[Any]]:
     """An axis of symbolic size filled up with `value` to its largest, and how to cut it back."""
     size = x.shape[axis]
     pairs: list[Any] = [(0, 0)] * x.ndim
@@ -128,7 +123,7 @@ def filled_axis(x: S, axis: int, value: Any) -> tuple[S, list[Any]]:
     return x.pad(pairs, value=value), part
 
 
-def scan_axis(x: S, op: Ops, axis: int) -> S:
+def scan_axis(x: Self, op: Ops, axis: int) -> Self:
     """`scan` along an axis of known size."""
     if x.shape[axis] <= LONGEST_ROW:
         return scan_row(x, op, axis)
@@ -138,27 +133,27 @@ def scan_axis(x: S, op: Ops, axis: int) -> S:
     return rows_of(inner.alu(op, before.unsqueeze(axis + 1)._broadcast_to(inner.shape)), x, axis)
 
 
-def scan_row(x: S, op: Ops, axis: int) -> S:
+def scan_row(x: Self, op: Ops, axis: int) -> Self:
     """`scan` along an axis, each result a reduction of the row masked after its place."""
     square = squared(x, axis)
     kept = up_to(x, axis).where(square, x._scalar(identity_of(op, x.dtype)))
     return kept._rop(op, (axis + 1,)).reshape(x.shape)
 
 
-def squared(x: S, axis: int) -> S:
+def squared(x: Self, axis: int) -> Self:
     """An axis of n elements as [n, n]: each has all of the row."""
     shape = (*x.shape[:axis], x.shape[axis], *x.shape[axis:])
     return x.unsqueeze(axis)._broadcast_to(shape)
 
 
-def up_to(x: S, axis: int) -> S:
+def up_to(x: Self, axis: int) -> Self:
     """[size, size, ..]: whether the column is at most the row, beside the axes that follow."""
     size, after = x.shape[axis], (1,) * (x.ndim - axis - 1)
     place = x.arange(size, device=x.device)
     return place.reshape((1, size, *after)) <= place.reshape((size, 1, *after))
 
 
-def blocks_of(x: S, neutral: S, axis: int) -> S:
+def blocks_of(x: Self, neutral: Self, axis: int) -> Self:
     """An axis as [count, BLOCK], the last block filled up."""
     size, pairs = x.shape[axis], [(0, 0)] * x.ndim
     count = ceildiv(size, BLOCK)
@@ -167,21 +162,21 @@ def blocks_of(x: S, neutral: S, axis: int) -> S:
     return filled.reshape((*x.shape[:axis], count, BLOCK, *x.shape[axis + 1 :]))
 
 
-def totals_of(blocks: S, axis: int) -> S:
+def totals_of(blocks: Self, axis: int) -> Self:
     """The last element of each block."""
     cut: list[Any] = [None] * blocks.ndim
     cut[axis + 1] = (BLOCK - 1, BLOCK)
     return blocks.shrink(cut).squeeze(axis + 1)
 
 
-def rows_of(blocks: S, x: S, axis: int) -> S:
+def rows_of(blocks: Self, x: Self, axis: int) -> Self:
     """[count, BLOCK] as the axis of `x` that it was."""
     count, size, cut = blocks.shape[axis], x.shape[axis], [None] * x.ndim
     whole = blocks.reshape((*x.shape[:axis], count * BLOCK, *x.shape[axis + 1 :]))
     return whole.shrink([*cut[:axis], (0, size), *cut[axis + 1 :]])
 
 
-def shifted(x: S, neutral: S, axis: int) -> S:
+def shifted(x: Self, neutral: Self, axis: int) -> Self:
     """An axis moved on by one, with the neutral value in front."""
     cut: list[Any] = [None] * x.ndim
     pairs = [(0, 0)] * x.ndim
@@ -189,7 +184,7 @@ def shifted(x: S, neutral: S, axis: int) -> S:
     return x.shrink(cut).pad(pairs, value=neutral.uop.arg)
 
 
-def log_scan(x: S, axis: int) -> S:
+def log_scan(x: Self, axis: int) -> Self:
     """`logcumsumexp` along an axis: sums of exponentials relative to the maximum so far."""
     if x.shape[axis] > LONGEST_ROW:
         least = x._scalar(float("-inf"))

@@ -17,7 +17,7 @@ from aster_ml.engine import storage
 from aster_ml.engine.launch import is_recording
 from aster_ml.engine.realize import settle
 from aster_ml.helpers import all_int, prod
-from aster_ml.mixin.assign import AssignMixin
+from aster_ml.mixin import Self
 from aster_ml.mixin.handle import described
 from aster_ml.mixin.views import MOVES
 from aster_ml.uop.node import UOp
@@ -31,49 +31,57 @@ MANY, EDGE = 100, 3
 MOST_CELLS = 20
 
 
-class ShownMixin(AssignMixin):
-    """Numbers and text."""
+def as_float(self: Self) -> float:
+    """A tensor of one element as a number: `float(self)`."""
+    return float(self.item())
 
-    __slots__ = ()
 
-    def __float__(self) -> float:
-        return float(self.item())  # type: ignore[attr-defined]
+def as_int(self: Self) -> int:
+    """A tensor of one element as a number: `int(self)`."""
+    return int(self.item())
 
-    def __int__(self) -> int:
-        return int(self.item())  # type: ignore[attr-defined]
 
-    def __index__(self) -> int:
-        if self.dtype.kind not in ("int", "uint"):
-            raise TypeError(f"a Tensor of {self.dtype.name} is no index; one of ints is wanted")
-        return int(self.item())  # type: ignore[attr-defined]
+def as_index(self: Self) -> int:
+    """A tensor of one int as an index."""
+    if self.dtype.kind not in ("int", "uint"):
+        raise TypeError(f"a Tensor of {self.dtype.name} is no index; one of ints is wanted")
+    return int(self.item())
 
-    def __complex__(self) -> complex:
-        return complex(self.item())  # type: ignore[attr-defined]
 
-    def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec else repr(self)  # type: ignore[attr-defined]
+def as_complex(self: Self) -> complex:
+    """A tensor of one element as a number: `complex(self)`."""
+    return complex(self.item())
 
-    def __contains__(self, x: Any) -> bool:
-        """Whether some element equals `x`, repeated to our shape; computes it."""
-        return bool(self.eq(x).any().item())  # type: ignore[attr-defined]
 
-    def __repr__(self) -> str:
-        head, array = described(self), known_values(self)
-        if array is None:
-            return head
-        text = np.array2string(array, threshold=MANY, edgeitems=EDGE, separator=", ")
-        if array.ndim < 2:
-            return f"{head[:-1]}: {text}>"
-        return f"{head[:-1]}:\n {text.replace(chr(10), chr(10) + ' ')}>"
+def formatted(self: Self, spec: str) -> str:
+    """A tensor of one element as text by a format; without one as `repr` has it."""
+    return format(self.item(), spec) if spec else repr(self)
 
-    def _repr_html_(self) -> str:
-        """Text for a notebook: the values of one or two axes as a table."""
-        array = known_values(self)
-        if array is None or array.ndim not in (1, 2) or not array.size:
-            return f"<pre>{html.escape(repr(self))}</pre>"
-        head = html.escape(described(self)[1:-1])
-        rows = [table_row(row) for row in cut(np.atleast_2d(array))]
-        return f"<div>{head}<table>{''.join(rows)}</table></div>"
+
+def contains(self: Self, x: Any) -> bool:
+    """Whether some element equals `x`, repeated to our shape; computes it."""
+    return bool(self.eq(x).any().item())
+
+
+def text_of(self: Self) -> str:
+    """Shape, dtype, place, and the values where they are known: `repr(self)`."""
+    head, array = described(self), known_values(self)
+    if array is None:
+        return head
+    text = np.array2string(array, threshold=MANY, edgeitems=EDGE, separator=", ")
+    if array.ndim < 2:
+        return f"{head[:-1]}: {text}>"
+    return f"{head[:-1]}:\n {text.replace(chr(10), chr(10) + ' ')}>"
+
+
+def _repr_html_(self: Self) -> str:
+    """Text for a notebook: the values of one or two axes as a table."""
+    array = known_values(self)
+    if array is None or array.ndim not in (1, 2) or not array.size:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+    head = html.escape(described(self)[1:-1])
+    rows = [table_row(row) for row in cut(np.atleast_2d(array))]
+    return f"<div>{head}<table>{''.join(rows)}</table></div>"
 
 
 def cut(items: Any) -> list[Any]:

@@ -14,192 +14,195 @@ from typing import Any
 
 from aster_ml.dtype import DType, dtypes, least_upper_dtype
 from aster_ml.errors import ShapeError
-from aster_ml.mixin.linalg import LinalgMixin, matrix_sizes, wide_floats, with_rule
+from aster_ml.mixin import Self
+from aster_ml.mixin.linalg import matrix_sizes, wide_floats, with_rule
 from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.uop.infer import show_shape
 
 
-class SolveMixin(LinalgMixin):
-    """Square matrices."""
+def square_matrix(self: Self, what: str) -> Any:
+    """Self as floats of at least 32 bits. Raises: ShapeError unless rows equal columns."""
+    m, n = matrix_sizes(self, what)
+    if m != n:
+        raise ShapeError(f"{what}: {show_shape(self.shape)}; a square matrix is wanted")
+    return wide_floats(self)
 
-    __slots__ = ()
 
-    def _square_matrix(self, what: str) -> Any:
-        """Self as floats of at least 32 bits. Raises: ShapeError unless rows equal columns."""
-        m, n = matrix_sizes(self, what)
-        if m != n:
-            raise ShapeError(f"{what}: {show_shape(self.shape)}; a square matrix is wanted")
-        return wide_floats(self)
+def _eye_like(self: Self) -> Any:
+    """The identity matrix of our size, dtype and device."""
+    places = self.arange(self.shape[-1], device=self.device)
+    return places.unsqueeze(-1).eq(places).cast(self.dtype)
 
-    @property
-    def mT(self) -> Any:
-        """The last two axes exchanged."""
-        return self.transpose(-2, -1)
 
-    def _eye_like(self) -> Any:
-        """The identity matrix of our size, dtype and device."""
-        places = self.arange(self.shape[-1], device=self.device)
-        return places.unsqueeze(-1).eq(places).cast(self.dtype)
+def det(self: Self) -> Any:
+    """The determinant.
 
-    def det(self) -> Any:
-        """The determinant.
+    Shapes: self [*b, n, n] -> [*b].
+    Raises: ShapeError unless rows equal columns.
+    """
+    upper, sign = eliminated(square_matrix(self, "det"))
+    return upper.diagonal(dim1=-2, dim2=-1).prod(-1) * sign
 
-        Shapes: self [*b, n, n] -> [*b].
-        Raises: ShapeError unless rows equal columns.
-        """
-        upper, sign = eliminated(self._square_matrix("det"))
-        return upper.diagonal(dim1=-2, dim2=-1).prod(-1) * sign
 
-    def slogdet(self) -> tuple[Any, Any]:
-        """The sign of the determinant and the logarithm of its size, which does not overflow.
+def slogdet(self: Self) -> tuple[Any, Any]:
+    """The sign of the determinant and the logarithm of its size, which does not overflow.
 
-        Shapes: self [*b, n, n] -> [*b], [*b].
-        Raises: ShapeError unless rows equal columns.
-        """
-        upper, sign = eliminated(self._square_matrix("slogdet"))
-        pivots = upper.diagonal(dim1=-2, dim2=-1)
-        return (pivots.sign().prod(-1) * sign).detach(), pivots.abs().log().sum(-1)
+    Shapes: self [*b, n, n] -> [*b], [*b].
+    Raises: ShapeError unless rows equal columns.
+    """
+    upper, sign = eliminated(square_matrix(self, "slogdet"))
+    pivots = upper.diagonal(dim1=-2, dim2=-1)
+    return (pivots.sign().prod(-1) * sign).detach(), pivots.abs().log().sum(-1)
 
-    def inv(self) -> Any:
-        """The inverse.
 
-        Shapes: self [*b, n, n] -> [*b, n, n].
-        Raises: ShapeError unless rows equal columns.
-        """
-        a = self._square_matrix("inv")
-        fixed = a.detach()
-        found = inverse_of(fixed)
-        refined = found + found.dot(a._eye_like() - fixed.dot(found))
-        return with_rule("inverse", found.isfinite().where(refined, found), a)
+def inv(self: Self) -> Any:
+    """The inverse.
 
-    def solve(self, other: Any) -> Any:
-        """X with self @ X = other, for a matrix or, where it has one axis, a vector.
+    Shapes: self [*b, n, n] -> [*b, n, n].
+    Raises: ShapeError unless rows equal columns.
+    """
+    a = square_matrix(self, "inv")
+    fixed = a.detach()
+    found = inverse_of(fixed)
+    refined = found + found.dot(a._eye_like() - fixed.dot(found))
+    return with_rule("inverse", found.isfinite().where(refined, found), a)
 
-        Shapes: self [*b, n, n], other [*b, n, k] -> [*b, n, k]; b broadcasts.
-        Dtype: what both promote to, and at least float32.
-        Raises: ShapeError unless rows equal columns.
-        """
-        a, b = self._square_matrix("solve"), wide_floats(other)
-        dtype = least_upper_dtype(a.dtype, b.dtype)
-        a, b = a.cast(dtype), b.cast(dtype)
-        if other.ndim == 1:
-            return a.solve(b.unsqueeze(-1)).squeeze(-1)
-        lead = broadcast_shapes("solve", a.shape[:-2], b.shape[:-2])
-        inverse = a.inv()
-        found = inverse.detach()
-        first = found.dot(b.detach())
-        refined = first + found.dot(b.detach() - a.detach().dot(first))
-        value = first.isfinite().where(refined, first)
-        nodes = [x.expand((*lead, *x.shape[-2:])) for x in (a, b, inverse)]
-        return with_rule("solution", value, *nodes)
 
-    def cholesky(self, upper: bool = False) -> Any:
-        """Lower triangular L with L @ L^T = self, or its transpose where `upper`.
+def solve(self: Self, other: Any) -> Any:
+    """X with self @ X = other, for a matrix or, where it has one axis, a vector.
 
-        Of a symmetric matrix; NaN where it is not positive definite.
+    Shapes: self [*b, n, n], other [*b, n, k] -> [*b, n, k]; b broadcasts.
+    Dtype: what both promote to, and at least float32.
+    Raises: ShapeError unless rows equal columns.
+    """
+    a, b = square_matrix(self, "solve"), wide_floats(other)
+    dtype = least_upper_dtype(a.dtype, b.dtype)
+    a, b = a.cast(dtype), b.cast(dtype)
+    if other.ndim == 1:
+        return a.solve(b.unsqueeze(-1)).squeeze(-1)
+    lead = broadcast_shapes("solve", a.shape[:-2], b.shape[:-2])
+    inverse = a.inv()
+    found = inverse.detach()
+    first = found.dot(b.detach())
+    refined = first + found.dot(b.detach() - a.detach().dot(first))
+    value = first.isfinite().where(refined, first)
+    nodes = [x.expand((*lead, *x.shape[-2:])) for x in (a, b, inverse)]
+    return with_rule("solution", value, *nodes)
 
-        Shapes: self [*b, n, n] -> [*b, n, n].
-        Raises: ShapeError unless rows equal columns.
-        """
-        a = self._square_matrix("cholesky")
-        n = a.shape[-1]
-        rest = (a + a.mT) * 0.5
-        rows = self.arange(n, device=self.device)
-        columns = []
-        for k in range(n):
-            column = rest.shrink([*[None] * (a.ndim - 1), (k, k + 1)]).squeeze(-1)
-            pivot = column.shrink([*[None] * (a.ndim - 2), (k, k + 1)])
-            column = (rows >= k).where(column / pivot.sqrt(), 0)
-            columns.append(column)
-            if k + 1 < n:
-                rest = (rest - column.unsqueeze(-1) * column.unsqueeze(-2)).contiguous()
-        lower = columns[0].stack(*columns[1:], dim=-1) if columns else a
-        return lower.mT if upper else lower
 
-    def eigh(self) -> tuple[Any, Any]:
-        """Eigenvalues of a symmetric matrix, rising, and eigenvectors as columns.
+def cholesky(self: Self, upper: bool = False) -> Any:
+    """Lower triangular L with L @ L^T = self, or its transpose where `upper`.
 
-        Shifted by more than its greatest eigenvalue the matrix is positive, and its singular
-        vectors are its eigenvectors.
+    Of a symmetric matrix; NaN where it is not positive definite.
 
-        Shapes: self [*b, n, n] -> [*b, n], [*b, n, n].
-        Raises: ShapeError unless rows equal columns.
-        """
-        a = self._square_matrix("eigh")
-        a = (a + a.mT) * 0.5
-        if a.shape[-1] == 0:
-            return a.sum(-1), a
-        fixed = a.detach().contiguous()
-        shift = fixed.abs().sum(-1, keepdim=True).max(-2, keepdim=True)
-        _, _, vt = (fixed + shift * a._eye_like()).svd()
-        found = vt.flip(-2).mT.contiguous().detach()
-        values = (found * fixed.dot(found)).sum(-2, keepdim=True)
-        vectors = with_rule("eigenvectors", found, a)
-        return with_rule("eigenvalues", values, a, vectors).squeeze(-2), vectors
+    Shapes: self [*b, n, n] -> [*b, n, n].
+    Raises: ShapeError unless rows equal columns.
+    """
+    a = square_matrix(self, "cholesky")
+    n = a.shape[-1]
+    rest = (a + a.mT) * 0.5
+    rows = self.arange(n, device=self.device)
+    columns = []
+    for k in range(n):
+        column = rest.shrink([*[None] * (a.ndim - 1), (k, k + 1)]).squeeze(-1)
+        pivot = column.shrink([*[None] * (a.ndim - 2), (k, k + 1)])
+        column = (rows >= k).where(column / pivot.sqrt(), 0)
+        columns.append(column)
+        if k + 1 < n:
+            rest = (rest - column.unsqueeze(-1) * column.unsqueeze(-2)).contiguous()
+    lower = columns[0].stack(*columns[1:], dim=-1) if columns else a
+    return lower.mT if upper else lower
 
-    def eigvalsh(self) -> Any:
-        """Eigenvalues of a symmetric matrix, rising.
 
-        Shapes: self [*b, n, n] -> [*b, n].
-        Raises: ShapeError unless rows equal columns.
-        """
-        return self.eigh()[0]
+def eigh(self: Self) -> tuple[Any, Any]:
+    """Eigenvalues of a symmetric matrix, rising, and eigenvectors as columns.
 
-    def matrix_power(self, n: int) -> Any:
-        """The product of `n` times self; of its inverse where `n` is negative.
+    Shifted by more than its greatest eigenvalue the matrix is positive, and its singular
+    vectors are its eigenvectors.
 
-        Shapes: self [*b, m, m], n=3 -> [*b, m, m].
-        Raises: ShapeError unless rows equal columns.
-        """
-        matrix_sizes(self, "matrix_power")
-        base: Any = self.inv() if n < 0 else self
-        result: Any = None
-        for bit in bin(abs(n))[:1:-1]:
-            if bit == "1":
-                result = base if result is None else result.dot(base)
-            base = base.dot(base)
-        return self._eye_like().expand(self.shape) if result is None else result
+    Shapes: self [*b, n, n] -> [*b, n], [*b, n, n].
+    Raises: ShapeError unless rows equal columns.
+    """
+    a = square_matrix(self, "eigh")
+    a = (a + a.mT) * 0.5
+    if a.shape[-1] == 0:
+        return a.sum(-1), a
+    fixed = a.detach().contiguous()
+    shift = fixed.abs().sum(-1, keepdim=True).max(-2, keepdim=True)
+    _, _, vt = (fixed + shift * a._eye_like()).svd()
+    found = vt.flip(-2).mT.contiguous().detach()
+    values = (found * fixed.dot(found)).sum(-2, keepdim=True)
+    vectors = with_rule("eigenvectors", found, a)
+    return with_rule("eigenvalues", values, a, vectors).squeeze(-2), vectors
 
-    def matrix_rank(self, rtol: Any = None) -> Any:
-        """Counts the singular values that exceed `rtol` times the greatest.
 
-        Without `rtol`, max(m, n) times the epsilon of the dtype of self: 2**-10 of float16.
+def eigvalsh(self: Self) -> Any:
+    """Eigenvalues of a symmetric matrix, rising.
 
-        Shapes: self [*b, m, n] -> [*b].
-        Dtype: the default int.
-        """
-        values = wide_floats(self).svd(False)[1]
-        least = values.max(-1, keepdim=True) * tolerance(self, rtol)
-        return (values > least).sum(-1)
+    Shapes: self [*b, n, n] -> [*b, n].
+    Raises: ShapeError unless rows equal columns.
+    """
+    return self.eigh()[0]
 
-    def pinv(self, rtol: Any = None) -> Any:
-        """The inverse of Moore and Penrose; singular values up to `rtol` of the greatest are 0.
 
-        Without `rtol`, max(m, n) times the epsilon of the dtype of self: 2**-10 of float16.
+def matrix_power(self: Self, n: int) -> Any:
+    """The product of `n` times self; of its inverse where `n` is negative.
 
-        Shapes: self [*b, m, n] -> [*b, n, m].
-        Dtype: that of self for floats of at least 32 bits, else float32 or the default float.
-        """
-        a: Any = wide_floats(self)
-        fixed = a.detach().contiguous()
-        u, s, vt = fixed.svd(False)
-        kept = s > s.max(-1, keepdim=True) * tolerance(self, rtol)
-        inverse = kept.where(kept.where(s, 1).reciprocal(), 0)
-        p = (vt.mT * inverse.unsqueeze(-2)).dot(u.mT).contiguous()
-        return with_rule("pseudo-inverse", p, a)
+    Shapes: self [*b, m, m], n=3 -> [*b, m, m].
+    Raises: ShapeError unless rows equal columns.
+    """
+    matrix_sizes(self, "matrix_power")
+    base: Any = self.inv() if n < 0 else self
+    result: Any = None
+    for bit in bin(abs(n))[:1:-1]:
+        if bit == "1":
+            result = base if result is None else result.dot(base)
+        base = base.dot(base)
+    return self._eye_like().expand(self.shape) if result is None else result
 
-    def cross(self, other: Any, axis: int = -1) -> Any:
-        """The vector at right angles to two of three elements each.
 
-        Shapes: self [*b, 3], other [*b, 3] -> [*b, 3]; b broadcasts.
-        Raises: ShapeError unless the axis has size 3.
-        """
-        x: Any
-        x, y = self._broadcasted(other)
-        axis = x._resolve_axis(axis, "cross")
-        if x.shape[axis] != 3:
-            raise ShapeError(f"cross: axis {axis} of {show_shape(x.shape)}; size 3 is wanted")
-        return x.roll(-1, axis) * y.roll(-2, axis) - x.roll(-2, axis) * y.roll(-1, axis)
+def matrix_rank(self: Self, rtol: Any = None) -> Any:
+    """Counts the singular values that exceed `rtol` times the greatest.
+
+    Without `rtol`, max(m, n) times the epsilon of the dtype of self: 2**-10 of float16.
+
+    Shapes: self [*b, m, n] -> [*b].
+    Dtype: the default int.
+    """
+    values = wide_floats(self).svd(False)[1]
+    least = values.max(-1, keepdim=True) * tolerance(self, rtol)
+    return (values > least).sum(-1)
+
+
+def pinv(self: Self, rtol: Any = None) -> Any:
+    """The inverse of Moore and Penrose; singular values up to `rtol` of the greatest are 0.
+
+    Without `rtol`, max(m, n) times the epsilon of the dtype of self: 2**-10 of float16.
+
+    Shapes: self [*b, m, n] -> [*b, n, m].
+    Dtype: that of self for floats of at least 32 bits, else float32 or the default float.
+    """
+    a: Any = wide_floats(self)
+    fixed = a.detach().contiguous()
+    u, s, vt = fixed.svd(False)
+    kept = s > s.max(-1, keepdim=True) * tolerance(self, rtol)
+    inverse = kept.where(kept.where(s, 1).reciprocal(), 0)
+    p = (vt.mT * inverse.unsqueeze(-2)).dot(u.mT).contiguous()
+    return with_rule("pseudo-inverse", p, a)
+
+
+def cross(self: Self, other: Any, axis: int = -1) -> Any:
+    """The vector at right angles to two of three elements each.
+
+    Shapes: self [*b, 3], other [*b, 3] -> [*b, 3]; b broadcasts.
+    Raises: ShapeError unless the axis has size 3.
+    """
+    x: Any
+    x, y = self._broadcasted(other)
+    axis = x._resolve_axis(axis, "cross")
+    if x.shape[axis] != 3:
+        raise ShapeError(f"cross: axis {axis} of {show_shape(x.shape)}; size 3 is wanted")
+    return x.roll(-1, axis) * y.roll(-2, axis) - x.roll(-2, axis) * y.roll(-1, axis)
 
 
 def tolerance(x: Any, rtol: Any) -> Any:

@@ -9,15 +9,11 @@ where they meet they are added: the reverse of `pool.windows_of`. Checks nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from aster_ml.dtype import DType
+from aster_ml.mixin import Self
 from aster_ml.mixin.pool import interleave, pad_last
-
-if TYPE_CHECKING:
-    from aster_ml.mixin.contract import ContractMixin
-
-C = TypeVar("C", bound="ContractMixin")
 
 
 class Axis(NamedTuple):
@@ -51,7 +47,7 @@ class Axis(NamedTuple):
         return self.span + self.beyond - self.padding[0] - self.padding[1] + self.more
 
 
-def transposed(x: C, weight: C, groups: int, axes: Sequence[Axis], dtype: DType) -> C:
+def transposed(x: Self, weight: Self, groups: int, axes: Sequence[Axis], dtype: DType) -> Self:
     """Shapes: x [n, c, *s], weight [c, o // groups, *k] -> [n, o, *lengths]."""
     if all(a.stride == 1 for a in axes):
         return as_convolution(x, weight, groups, axes)
@@ -68,7 +64,7 @@ def transposed(x: C, weight: C, groups: int, axes: Sequence[Axis], dtype: DType)
     return pad_last(y, [(-a.padding[0], a.padding[0] + a.length - n) for a, n in zip(axes, sizes)])
 
 
-def as_convolution(x: C, weight: C, groups: int, axes: Sequence[Axis]) -> C:
+def as_convolution(x: Self, weight: Self, groups: int, axes: Sequence[Axis]) -> Self:
     """Without strides: results meet as many inputs as the kernel has elements, in reverse."""
     reach = [a.gap * (a.kernel - 1) for a in axes]
     x = pad_last(x, [(r - a.padding[0], r - a.padding[1] + a.more) for r, a in zip(reach, axes)])
@@ -77,7 +73,7 @@ def as_convolution(x: C, weight: C, groups: int, axes: Sequence[Axis]) -> C:
     return x.conv2d(w.flatten(0, 1), None, groups, 1, [a.dilation for a in axes])
 
 
-def put_side_by_side(y: C, axes: Sequence[Axis]) -> tuple[C, list[Any]]:
+def put_side_by_side(y: Self, axes: Sequence[Axis]) -> tuple[Self, list[Any]]:
     """Products that never meet: [n, o, k, s, k, s, ...] -> [n, o, *spans]."""
     lead, dims = y.shape[:2], len(axes)
     y = y.permute((0, 1, *[p for a in range(dims) for p in (3 + 2 * a, 2 + 2 * a)]))
@@ -88,7 +84,7 @@ def put_side_by_side(y: C, axes: Sequence[Axis]) -> tuple[C, list[Any]]:
     return y.reshape((*lead, *sizes)), sizes
 
 
-def add_up(y: C, axes: Sequence[Axis]) -> tuple[C, list[Any]]:
+def add_up(y: Self, axes: Sequence[Axis]) -> tuple[Self, list[Any]]:
     """Products that meet: [n, o, k, s, k, s, ...] -> [n, o, *rows].
 
     rewrite: y[k, i] -> the sum of all with i * stride + k * dilation = place
@@ -110,7 +106,7 @@ def add_up(y: C, axes: Sequence[Axis]) -> tuple[C, list[Any]]:
     return y.sum([2 + 2 * a for a in range(dims)]), rows
 
 
-def spread(y: C, sizes: Sequence[Any], steps: Sequence[int]) -> C:
+def spread(y: Self, sizes: Sequence[Any], steps: Sequence[int]) -> Self:
     """`step - 1` zeros behind each element of the last axes."""
     if all(step == 1 for step in steps):
         return y

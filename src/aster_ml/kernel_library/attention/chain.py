@@ -23,7 +23,8 @@ WANTED = (
     "attention is wanted: powers of scores of {dtype} less their maximum, over the keys, times "
     "values, over the sum of these powers; or a gradient of it"
 )
-# The widest heads of which registers have sums.
+# The widest heads of which registers have sums. Source: 16 rows of a warp (PTX ISA 8.7,
+# "mma.m16n8k16") by 256 columns are 128 registers of a work-item, of 255 that it can have.
 WIDEST = 256
 # Number of stages, and the builder.
 Kind: TypeAlias = tuple[Callable[..., int], Callable[..., kernel.Builder]]
