@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +15,17 @@ from aster_ml.kernel_library import rows
 from aster_ml.kernel_library.rows import Kept
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, RuleArg
+from tests.lint.sources import ROOT
+
+ON_CPU = """
+import sys
+from aster_ml import Tensor, dtypes
+q = Tensor.ones(1, 32, 16, dtype=dtypes.float16, device="CPU", requires_grad=True)
+o = q.scaled_dot_product_attention(q, q)
+(g,) = o.sum().gradient(q)
+print(abs(o.numpy() - 1).max() < 1e-3, abs(g.numpy() - 1).max() < 1e-2)
+print([name for name in sys.modules if name.startswith("aster_ml.kernel_library.")])
+"""
 
 
 def test_of_rows_that_match_the_same_nodes_the_first_has_them(
@@ -34,3 +48,15 @@ def test_a_rule_that_no_row_has_is_an_error() -> None:
     assert rows.gradient_rule("nothing") is None
     with pytest.raises(GradientError, match="no rule is named 'nothing'; detach the value"):
         x.derive(node).sum().backward()
+
+
+def test_a_device_that_chains_no_products_loads_no_row() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", ON_CPU],
+        capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )  # fmt: skip
+    right, loaded = run.stdout.splitlines()
+    assert right == "True True"
+    assert "kernel_library.formulas" in loaded
+    assert "kernel_library.attention" not in loaded
