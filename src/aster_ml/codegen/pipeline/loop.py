@@ -128,6 +128,8 @@ class PipelinedLoop:
         self.settles = any([u.op is Ops.SETTLE for u in settle_where_read(self.use)])
         self.inside, self.kept = set(self.body), list[Kept]()
         self.numbers = Numbers(uops)
+        # All that fills a stage, in the order of the body.
+        self.filled = self.stages.part(self.fill, self.stages.count - 1)
         self.parts = self.parts_of(plan, stores)
         # A stage is there for all its readers once the first of them has waited.
         self.foremost = max([p.ahead for p in self.parts if p.reads], default=0)
@@ -139,20 +141,18 @@ class PipelinedLoop:
 
     def parts_of(self, plan: CopyPipeline, stores: list[UOp]) -> list[Part]:
         """The parts of a turn, in order. Raises: KernelOptError where a plan has none."""
-        ahead, copies, part = self.stages.count - 1, self.stages.copies, self.stages.part
+        ahead, part, name = self.filled.ahead, self.stages.part, self.linear.name
         if isinstance(plan, ProducerWarp):
             if not self.stages.have_barriers:
-                raise KernelOptError(
-                    f"{self.linear.name}: PIPELINE producer wants boxes of tensors"
-                )
+                raise KernelOptError(f"{name}: PIPELINE producer wants boxes of tensors")
             used = [part(self.use)]
             if isinstance(plan, OverlappedExp):
-                used, self.kept = overlapped(self.linear.name, self.use, self.stages, self.numbers)
+                used, self.kept = overlapped(name, self.use, self.stages, self.numbers)
             return [part(self.fill, producer=True), *used]
         if self.stages.have_barriers:
-            return [part(self.use), part(self.fill, ahead)]
-        if copies.go_on:
-            return [part(self.fill, ahead), part(self.use)]
+            return [part(self.use), self.filled]
+        if self.stages.copies.go_on:
+            return [self.filled, part(self.use)]
         loads = [u for u in self.fill if u.op is not Ops.STORE]
         return [part(loads, ahead), part(self.use), part(stores, ahead)]
 
@@ -237,9 +237,10 @@ class PipelinedLoop:
         counted = [] if tile is None else [tile.alu(Ops.MUL, size)]
         count = loop if tile is None else counted[0].alu(Ops.ADD, loop)
         prologue, epilogue = list[UOp](), list[UOp]()
+        first = parts if self.is_short else [self.filled]
         for k in range(most):
             early = UOp.const(loop.dtype, k - most)
-            for p in [p for p in parts if p.ahead + k >= most]:
+            for p in [p for p in first if p.ahead + k >= most]:
                 prologue += self.at(p, early, early, new)
         for k in range(most if self.is_short else 0):
             late, kept = plus(size, k), self.loads(2)
