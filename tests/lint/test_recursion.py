@@ -116,7 +116,6 @@ BOUNDED: dict[Function, str] = {
     "renderer.cstyle_rules:write_cast": TYPE,
     "renderer.llvm_rules:write_32nds": TYPE,
     "renderer.llvm_rules:write_ldexp": TYPE,
-    "compat.nodes:is_realized": DEVICES,
     "compat.translate:Translator.lanes": HANDWRITTEN,
     "schedule.rewrites.sink_gather:Picking.pick": "MAX_NODES deep",
     "schedule.kernels.kernelize:Splitter.memory": "from a target to the parameter it is a view of",

@@ -1,4 +1,4 @@
-"""Normalisation, dropout and attention; with them all that neural networks are made of.
+"""Normalises by mean and variance, drops elements out, applies functions in turn.
 
 Receives Tensors, returns Tensors. Layers, which hold weights, are in `nn`.
 """

@@ -54,7 +54,7 @@ def overlapped(
     """
     begun = [u for u in use if is_begun(u)]
     if [u.src[1].arg.majors for u in begun] != ["kk", "rn"]:
-        raise KernelOptError(f"{name}: PIPELINE products wants attention from boxes")
+        raise KernelOptError(f"{name}: PIPELINE producer wants two chained products of boxes (TMA)")
     scores, mixed = begun
     sums = mixed.src[0]
     powers, start_of = mixed.src[1].src[0].src[0], sums.src[0]
