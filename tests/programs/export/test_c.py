@@ -297,12 +297,17 @@ def test_sizes_of_variables_are_fixed(tmp_path: Path) -> None:
 def test_bad_words_say_what_would_do(
     source: Path, tmp_path: Path, words: list[str], says: str, capsys: Any
 ) -> None:
-    names = {"FILE": str(source), "OUT": str(tmp_path / "out"), "FOLDER": str(tmp_path)}
+    # Beside the program there may be its bytecode.
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "file").touch()
+    names = {"FILE": str(source), "OUT": str(tmp_path / "out"), "FOLDER": str(full)}
     given = [w if w not in names else names[w] for w in words]
     given[0] = given[0].replace("FILE", str(source))
     assert main(given) == 1
     assert says in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["file.py"]
+    left = {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
+    assert left == {"file.py", "full"}
 
 
 def test_functions_that_are_no_recording_are_refused(source: Path, tmp_path: Path) -> None:
