@@ -88,7 +88,7 @@ class TensorType(type):
             raise AttributeError(hint(name, "type object 'Tensor'", TENSOR), name=name, obj=cls)
 
 
-class Tensor(Operations, FormulaMixin, RandomMixin, CreateMixin, metaclass=TensorType):
+class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=TensorType):
     """A value of some shape and dtype on a device, computed when it is needed.
 
     `Tensor(data, device, dtype, requires_grad)` takes numbers, nested lists, NumPy arrays, bytes,

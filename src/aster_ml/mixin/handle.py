@@ -12,7 +12,7 @@ import threading
 import weakref
 from _thread import get_ident
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -338,6 +338,16 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         for other in others:
             flag = either_flag(flag, other._requires_grad)
         return self.from_uop(uop, flag)
+
+    if TYPE_CHECKING:
+        # pyright gives an attached function the parameters that a base declares for its name.
+        def div(
+            self,
+            x: Any,
+            reverse: bool = False,
+            rounding_mode: Literal["trunc", "floor"] | None = None,
+        ) -> Self:
+            """self / x."""
 
     # what it shows
 

@@ -187,12 +187,7 @@ class RandomMixin(Handle):
     _device_rng_counters: ClassVar[dict[str, Any]] = STREAMS.places
 
     if TYPE_CHECKING:
-        # What the classes beside this one give.
-        argsort: Callable[[], Self]
-        cat: Callable[[Self], Self]
-        cos: Callable[[], Self]
-        log: Callable[[], Self]
-
+        # What CreateMixin gives; Tensor lists it before this class.
         @classmethod
         def zeros(cls, *shape: Any, **kwargs: Any) -> Self:
             """Zeros of this shape."""
@@ -208,7 +203,9 @@ class RandomMixin(Handle):
         low, high = split_words(
             pairs.alu(Ops.THREEFRY, join_words(words[0], words[1])._broadcast_to(pairs.shape))
         )
-        return cls.from_uop(low, False).cat(cls.from_uop(high, False))
+        both: Any = cls.from_uop(low, False)
+        made: Self = both.cat(cls.from_uop(high, False))
+        return made
 
     @staticmethod
     def manual_seed(seed: int = 0) -> None:
@@ -274,7 +271,8 @@ class RandomMixin(Handle):
         else:
             low, high = split_words(draw_words(count, 2 * count, place))
         wide = element if element is dtypes.float64 else dtypes.float32
-        angle, size = [cls.from_uop(unit_floats(bits, wide), False) for bits in (low, high)]
+        parts: list[Any] = [cls.from_uop(unit_floats(bits, wide), False) for bits in (low, high)]
+        angle, size = parts
         value = (angle * (2 * math.pi)).cos() * ((1 - size).log() * -2).sqrt()
         return stored(cls, value.cast(element).uop, sizes, contiguous, requires_grad)
 
@@ -415,7 +413,9 @@ class RandomMixin(Handle):
             raise ArgumentError(f"randperm: {n!r}; a number that is not negative is wanted")
         if n == 0:
             return cls.zeros(0, dtype=dtype, device=device)
-        return kept(cls.rand(n, device=device).argsort().cast(dtype), kwargs.get("requires_grad"))
+        drawn: Any = cls.rand(n, device=device)
+        made: Self = kept(drawn.argsort().cast(dtype), kwargs.get("requires_grad"))
+        return made
 
 
 def multinomial(self: T, num_samples: int = 1, replacement: bool = False) -> T:

@@ -7,6 +7,7 @@ error: `# mypy: CODE  # pyright: RULE`.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import os
 import pathlib
@@ -15,8 +16,13 @@ import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+
+from aster_ml import Tensor
+from aster_ml.mixin.handle import Handle
 
 HERE = pathlib.Path(__file__).parent
 SRC = HERE.parents[2] / "src"
@@ -103,3 +109,21 @@ def test_mypy_finds_the_wrong_lines_alone(tmp_path: pathlib.Path) -> None:
 def test_pyright_finds_the_wrong_lines_alone(tmp_path: pathlib.Path) -> None:
     need("pyright")
     assert checked_by_pyright(tmp_path) == expected("pyright")
+
+
+def parameters(function: Callable[..., Any]) -> list[tuple[str, Any]]:
+    """Names and defaults of its parameters."""
+    return [(p.name, p.default) for p in inspect.signature(function).parameters.values()]
+
+
+def test_attached_functions_have_the_parameters_of_what_they_replace() -> None:
+    """Where they differ pyright takes those that the base declares."""
+    wrong = []
+    for cls in Tensor.__mro__[1:]:
+        for name, function in vars(cls).items():
+            if inspect.isfunction(function) and "." not in function.__qualname__:
+                replaced = getattr(Handle, name, None)
+                if inspect.isfunction(replaced) and parameters(replaced) != parameters(function):
+                    wrong.append(name)
+    # Declared apart.
+    assert wrong == ["div"]
