@@ -6,6 +6,7 @@ tells a call that is like the one before. Settings, each a thread's own, are in 
 
 What all threads share (nodes with memory, schedules, kernels, recordings and their memory) is
 worked on by one thread at a time, which holds `ENGINE`. No function of a user runs meanwhile.
+Weak tables are of classes of their own: a thread without `ENGINE` may go over one.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Nothing is compiled or run, and no cache is written.
 from __future__ import annotations
 
 from aster_ml.codegen.passes import AFTER_OPTS, BEFORE_OPTS, LINEARIZE, ON_LINEAR
-from aster_ml.config import DEPTH_FIRST, Context
+from aster_ml.config import Context
 from aster_ml.engine.realize import workers_for, workers_of
 from aster_ml.schedule.cache import CACHE
 from aster_ml.schedule.plan import BODY_PASSES, DRAFT_PASSES, KERNELIZE, MATERIALIZE, make_schedule
@@ -36,7 +36,7 @@ def plan_for(schedule: Schedule, target: Target) -> Schedule:
     body = next((key[0] for key, (s, _) in CACHE.entries.items() if s is schedule), None)
     if not isinstance(body, UOp):
         return schedule
-    with Context(**{DEPTH_FIRST.name: 0}):
+    with Context(DEPTH_FIRST=0):
         return plan_body(body, target)
 
 

@@ -122,8 +122,10 @@ def buffers_of(u: UOp) -> list[Buffer]:
 def whole_buffer(u: UOp) -> Buffer | None:
     """The memory that a node is all of, in row-major order; None for parts and what is computed."""
     memory = settle(u)
-    found = buffers_of(u) if memory is not None and is_whole_memory(memory) else []
-    return found[0] if len(found) == 1 else None
+    if memory is None or not is_whole_memory(memory):
+        return None
+    below = storage.buffers_below(memory)
+    return storage.buffer_of(below[0]) if len(below) == 1 else None
 
 
 def on_each(u: UOp, find: Callable[[UOp], UOp | None]) -> UOp | None:

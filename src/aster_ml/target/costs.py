@@ -124,8 +124,8 @@ class Costs:
 
 # The only row that was measured.
 ZEN4 = Costs()
-# Of others their vendors' documents say this, and none of it was measured. What a document leaves
-# open is as on a Zen 4.
+# Of others the documents that are named say this, as far as is remembered: neither was a figure
+# looked up again nor was one measured. What a document leaves open is as on a Zen 4.
 #
 # Source: AMD, Software Optimization Guide for AMD Family 19h Processors (56665): two units for
 # products, of latency 4; two loads and one store of 256 bits and six macro-ops a cycle. All of it
@@ -155,7 +155,11 @@ def costs_of(arch: str) -> Costs:
 
 @dataclass(frozen=True)
 class Card:
-    """Rates of one processor of a graphics card, by its documents; nobody has measured one."""
+    """Rates of one processor of a graphics card, by its documents; nobody has measured one.
+
+    Looked up were the FP32 units of both cards and the memory of an A100; the rates of tensor cores
+    and of the second cache were not.
+    """
 
     # Multiplications with addition a clock: of float32, and of 16 bits on tensor cores.
     multiplications: int

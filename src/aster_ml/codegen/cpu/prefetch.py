@@ -353,12 +353,6 @@ def ask_for_words(plan: Plan) -> None:
         found = streamed_loads(kernel.facts, axis, target.line_nbytes)
         steps = [n for a, n in found if a.buffer.dtype in (dtypes.uint8, dtypes.int8)]
         if steps:
-            apply(
-                kernel,
-                Opt(
-                    OptOps.PREFETCH,
-                    axis_name(axis),
-                    ceildiv(target.costs.words_ahead_nbytes, min(steps)),
-                ),
-            )
+            ahead = ceildiv(target.costs.words_ahead_nbytes, min(steps))
+            apply(kernel, Opt(OptOps.PREFETCH, axis_name(axis), ahead))
             return

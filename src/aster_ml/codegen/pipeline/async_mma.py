@@ -32,7 +32,7 @@ def is_begun(u: UOp) -> bool:
 
 
 def add_in_place(linear: Linear, kernel: Kernel, target: Target) -> Linear:
-    """Products that are added to a value that is there before them begin with it."""
+    """Starts the accumulators of a product from the value that the product is added to."""
     at = {u: i for i, u in enumerate(linear.uops)}
     sums = {u.src[0] for u in linear.uops if is_begun(u)}
     readers: dict[UOp, list[UOp]] = {}

@@ -76,7 +76,7 @@ OWN = 40
 
 
 def pipeline_loops(linear: Linear, kernel: Kernel, target: Target) -> Linear:
-    """Parts of a turn run turns apart, in loops of another turn, or on other warps.
+    """Runs parts of an iteration ahead of the others, in loops of another one, or on other warps.
 
     Raises: KernelOptError where a loop is not there or has no such parts, stages are more than
         there is room for, or a producer has no copies that end at barriers.

@@ -17,7 +17,7 @@ from aster_ml.uop.node import UOp
 
 
 def join_results(drafts: list[Draft], splitter: Splitter, work: Work) -> list[Draft]:
-    """Stored values that are made together are one kernel."""
+    """Makes one kernel of stored values that are computed together."""
     for node, other in splitter.planner.together:
         slots = splitter.slot_of.get(node), splitter.slot_of.get(other)
         at = [
