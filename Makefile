@@ -99,7 +99,7 @@ test: $(VENV)/.test-$(TEST_EXTRAS)
 test-programs: $(VENV)/.test-$(TEST_EXTRAS)
 	$(PYTEST) -m "not slow and not standin" $(PYTEST_ARGS) tests/programs
 
-# Kernels for CUDA and Metal as C++ on the CPU: after a change of codegen/gpu, of a renderer or
+# Kernels for CUDA and Metal as C++ on the CPU: after a change of codegen/work_groups, of a renderer or
 # runtime of theirs, of tests/shim.
 .PHONY: test-gpu
 test-gpu: $(VENV)/.test-$(TEST_EXTRAS)

@@ -101,7 +101,7 @@ class KernelClock:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.pool = importlib.import_module("aster_ml.runtime.cpu_pool").ThreadPool
+        self.pool = importlib.import_module("aster_ml.runtime.cpu.pool").ThreadPool
         self.run = self.pool.run
 
     def __enter__(self) -> Self:

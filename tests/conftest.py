@@ -150,7 +150,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def checked_graphs() -> Iterator[None]:
     """Of every native graph it is shown that calls which may run side by side do not conflict."""
-    from aster_ml.runtime.cpu import CpuBackend
+    from aster_ml.runtime.cpu.device import CpuBackend
 
     plain = CpuBackend.make_graph
 

@@ -27,8 +27,8 @@ from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.passes import schedule_kernel
 from aster_ml.codegen.search_space import applied
 from aster_ml.device import Device
-from aster_ml.engine.search import Search, Worker
-from aster_ml.engine.search_worker import Bench, same_numbers
+from aster_ml.engine.search.beam import Search, Worker
+from aster_ml.engine.search.worker import Bench, same_numbers
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.print.text import parse, to_text

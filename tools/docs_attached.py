@@ -36,7 +36,7 @@ class AttachedFunctions(griffe.Extension):
     """Puts a function in the place of each attribute that is one."""
 
     def on_package(self, *, pkg: Any, **_: Any) -> None:
-        """Goes over the classes of `mixin`."""
+        """Goes over the classes of `ops`."""
         for module in pkg["mixin"].modules.values():
             for cls in module.classes.values():
                 for name, member in list(cls.members.items()):

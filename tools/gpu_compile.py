@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from aster_ml import Context, Device, Tensor, nn
 from aster_ml.backend import Backend, Program
-from aster_ml.runtime.cuda_compiler import roomier
+from aster_ml.runtime.cuda.compiler import roomier
 from aster_ml.runtime.host_queue import HostQueue
 from aster_ml.runtime.null import NullAllocator, NullProgram, no_copy
 from aster_ml.target import Target

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from aster_ml.apps.llm.architectures import ARCHITECTURES
 from aster_ml.apps.llm.pretokenizers import PATTERNS, SAME
-from aster_ml.nn.ggml import NAMED
-from aster_ml.nn.ggml_quantise import ENCODERS
-from aster_ml.nn.interleaved import INTERLEAVED
+from aster_ml.formats.ggml.blocks import NAMED
+from aster_ml.formats.ggml.quantise import ENCODERS
+from aster_ml.formats.interleaved import INTERLEAVED
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "how-to" / "models.md"
 BLOCK = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.S)

@@ -14,7 +14,7 @@ from pathlib import Path
 import onnx
 
 import aster_ml.nn.onnx  # noqa: F401  (fills the table of operators)
-from aster_ml.nn.onnx_ops.registry import HOST, OPERATORS
+from aster_ml.onnx.ops.registry import HOST, OPERATORS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "how-to" / "onnx.md"

@@ -121,8 +121,8 @@ Opts print as `VECTOR(r1,8)` and `SPLIT(r0,64,loop)`, and `parse_opts` reads the
 cannot be done to a kernel, or would change nothing, raises `KernelOptError`, which says what there
 is.
 
-Which Opts a kernel gets is decided in `codegen/cpu/heuristic.py` ([cpu](cpu.md)) and
-`codegen/gpu/heuristic.py` ([gpu](gpu.md)); a search (`BEAM=n`) changes them one at a time
+Which Opts a kernel gets is decided in `codegen/policy/cpu/heuristic.py` ([cpu](cpu.md)) and
+`codegen/policy/gpu/heuristic.py` ([gpu](gpu.md)); a search (`BEAM=n`) changes them one at a time
 (`codegen/search_space.py`); `codegen/given_opts.py` says which may be asked for by hand, and
 `codegen/apply.py` how each is applied. `Tensor.explain()` prints those of a kernel with the costs
 that decided (`codegen/explain.py`).

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from aster_ml.codegen.opts import Opt
-from aster_ml.engine.search import Record, read_record
+from aster_ml.engine.search.beam import Record, read_record
 from aster_ml.runtime.object_cache import cache_folder
 
 

@@ -13,16 +13,16 @@ import re
 import sys
 from pathlib import Path
 
-from aster_ml.codegen.cpu.heuristic import choose_opts
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.passes import lower
+from aster_ml.codegen.policy.cpu.heuristic import choose_opts
 from aster_ml.codegen.transforms.axes import merge_axes
 from aster_ml.dtype import dtypes
 from aster_ml.engine.realize import MIN_THREAD_LENGTH, THREAD_RESULTS
 from aster_ml.renderer.c import CRenderer
-from aster_ml.renderer.cuda import CudaRenderer
-from aster_ml.renderer.llvm import LLVMRenderer
+from aster_ml.renderer.cuda.renderer import CudaRenderer
+from aster_ml.renderer.llvm.renderer import LLVMRenderer
 from aster_ml.schedule.capture import capture
 from aster_ml.schedule.plan import plan, result_of
 from aster_ml.schedule.steps import Schedule

@@ -31,8 +31,19 @@ from aster_ml.errors import ArgumentError, DeviceError, DTypeError, InternalErro
 from aster_ml.plugins import open_module
 from aster_ml.uop.sharding import MULTI_SEEN
 
-# The kinds of device, best first. DISK and NPY hold data and run nothing.
-KINDS = ("CPU", "CUDA", "METAL", "OPENCL", "WEBGPU", "PYTHON", "NULL", "DISK", "NPY")
+# Kinds of device, best first, and the module of each below `aster_ml.runtime`.
+KINDS = {
+    "CPU": "cpu.device",
+    "CUDA": "cuda.device",
+    "METAL": "metal.device",
+    "OPENCL": "opencl",
+    "WEBGPU": "webgpu.device",
+    "PYTHON": "python",
+    "NULL": "null",
+    "DISK": "disk",
+    "NPY": "npy",
+}
+# Those that hold data and run nothing.
 STORAGE_KINDS = frozenset({"DISK", "NPY"})
 # Kinds that are at home outside of this package: `DeviceRegistry.register`.
 BROUGHT: dict[str, Any] = {}
@@ -476,7 +487,7 @@ def load_runtime(kind: str) -> ModuleType | str:
     if kind in BROUGHT:
         brought: ModuleType = BROUGHT[kind]
         return brought
-    name = f"aster_ml.runtime.{kind.lower()}"
+    name = f"aster_ml.runtime.{KINDS[kind]}"
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

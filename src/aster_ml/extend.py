@@ -35,25 +35,25 @@ if TYPE_CHECKING:
     from aster_ml.jit.kept import dump_recordings, load_recordings, named_memory
     from aster_ml.jit.on_memory import OnMemory
     from aster_ml.jit.recording import Recording
-    from aster_ml.mixin.complexes import COMPLEX_KINDS
-    from aster_ml.mixin.data import wrapped_node
-    from aster_ml.mixin.elementwise import ElementwiseMixin
-    from aster_ml.mixin.handle import check_tensor
-    from aster_ml.mixin.interop import BINARY, UNARY, as_numpy
-    from aster_ml.mixin.linalg import matrix_sizes, root_of_sum
-    from aster_ml.mixin.reduce import identity_of
-    from aster_ml.mixin.solve import epsilon, exchanged, largest_left
+    from aster_ml.ops.complexes import COMPLEX_KINDS
+    from aster_ml.ops.data import wrapped_node
+    from aster_ml.ops.elementwise import ElementwiseMixin
+    from aster_ml.ops.handle import check_tensor
+    from aster_ml.ops.interop import BINARY, UNARY, as_numpy
+    from aster_ml.ops.linalg import matrix_sizes, root_of_sum
+    from aster_ml.ops.reduce import identity_of
+    from aster_ml.ops.solve import epsilon, exchanged, largest_left
     from aster_ml.renderer.c import CRenderer, CWriter, c_type
     from aster_ml.renderer.cstyle import BIT_DTYPES
     from aster_ml.renderer.lanes import lane_ranges, read_affine, size_of
-    from aster_ml.renderer.wgsl import WgslRenderer
-    from aster_ml.runtime.clang import compile_c, load_library
+    from aster_ml.renderer.wgsl.renderer import WgslRenderer
+    from aster_ml.runtime.cpu.clang import compile_c, load_library
     from aster_ml.runtime.disk import forget_pages, plain_file_size
     from aster_ml.runtime.foreign import resolved
     from aster_ml.runtime.object_cache import cache_folder, current_cache, digest
     from aster_ml.runtime.verdicts import BOXES, keep_verdicts, passed_parts
-    from aster_ml.runtime.webgpu import webgpu_target
-    from aster_ml.runtime.webgpu_program import (
+    from aster_ml.runtime.webgpu.device import webgpu_target
+    from aster_ml.runtime.webgpu.program import (
         BINDING_NBYTES,
         MAX_BLOCKS,
         WORD_NBYTES,
@@ -112,25 +112,25 @@ HOMES = {
     "jit.kept": "dump_recordings load_recordings named_memory",
     "jit.on_memory": "OnMemory",
     "jit.recording": "Recording",
-    "mixin.complexes": "COMPLEX_KINDS",
-    "mixin.data": "wrapped_node",
-    "mixin.elementwise": "ElementwiseMixin",
-    "mixin.handle": "check_tensor",
-    "mixin.interop": "BINARY UNARY as_numpy",
-    "mixin.linalg": "matrix_sizes root_of_sum",
-    "mixin.reduce": "identity_of",
-    "mixin.solve": "epsilon exchanged largest_left",
+    "ops.complexes": "COMPLEX_KINDS",
+    "ops.data": "wrapped_node",
+    "ops.elementwise": "ElementwiseMixin",
+    "ops.handle": "check_tensor",
+    "ops.interop": "BINARY UNARY as_numpy",
+    "ops.linalg": "matrix_sizes root_of_sum",
+    "ops.reduce": "identity_of",
+    "ops.solve": "epsilon exchanged largest_left",
     "renderer.c": "CRenderer CWriter c_type",
     "renderer.cstyle": "BIT_DTYPES",
     "renderer.lanes": "lane_ranges read_affine size_of",
-    "renderer.wgsl": "WgslRenderer",
-    "runtime.clang": "compile_c load_library",
+    "renderer.wgsl.renderer": "WgslRenderer",
+    "runtime.cpu.clang": "compile_c load_library",
     "runtime.disk": "forget_pages plain_file_size",
     "runtime.foreign": "resolved",
     "runtime.object_cache": "cache_folder current_cache digest",
     "runtime.verdicts": "BOXES keep_verdicts passed_parts",
-    "runtime.webgpu": "webgpu_target",
-    "runtime.webgpu_program": "BINDING_NBYTES MAX_BLOCKS WORD_NBYTES LaunchFacts shader_variant",
+    "runtime.webgpu.device": "webgpu_target",
+    "runtime.webgpu.program": "BINDING_NBYTES MAX_BLOCKS WORD_NBYTES LaunchFacts shader_variant",
     "schedule.handwritten": "Handwritten as_kernel",
     "schedule.steps": "Schedule Slot Step",
     "uop.infer": "show_shape",

@@ -1,7 +1,7 @@
 """Tensor: what users hold. Construction, realizing, moving, reading, gradients.
 
 Receives data and other tensors; returns tensors, NumPy arrays, Python numbers. What operations mean
-stands in functions of `mixin`, each by its subject; how they run stands below `engine`.
+stands in functions of `ops`, each by its subject; how they run stands below `engine`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from aster_ml.errors import (
 from aster_ml.helpers import all_int
 from aster_ml.kernel_library.formulas import FormulaMixin
 from aster_ml.late import late
-from aster_ml.mixin.assign import REALIZED, note_memory
-from aster_ml.mixin.create import CreateMixin
-from aster_ml.mixin.data import node_of
-from aster_ml.mixin.devices import check_device, move
-from aster_ml.mixin.handle import (
+from aster_ml.ops.assign import REALIZED, note_memory
+from aster_ml.ops.create import CreateMixin
+from aster_ml.ops.data import node_of
+from aster_ml.ops.devices import check_device, move
+from aster_ml.ops.handle import (
     INHERITED,
     WRITTEN,
     Handle,
@@ -48,10 +48,10 @@ from aster_ml.mixin.handle import (
     number_everywhere,
     own_memory,
 )
-from aster_ml.mixin.live import LIVE, LeafRef, TensorRef, forget, live_handles, wake
-from aster_ml.mixin.operations import Operations
-from aster_ml.mixin.random import STREAMS, RandomMixin
-from aster_ml.mixin.sizes import same_size
+from aster_ml.ops.live import LIVE, LeafRef, TensorRef, forget, live_handles, wake
+from aster_ml.ops.operations import Operations
+from aster_ml.ops.random import STREAMS, RandomMixin
+from aster_ml.ops.sizes import same_size
 from aster_ml.plugins import open_module
 from aster_ml.thread_state import HERE, Here, mark
 from aster_ml.uop.graph import toposort

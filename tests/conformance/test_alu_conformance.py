@@ -18,8 +18,8 @@ from aster_ml.backend import Grid
 from aster_ml.device import Buffer, Device, missing
 from aster_ml.dtype import DType, dtypes, to_numpy_dtype
 from aster_ml.engine.compile import renderer_for
-from aster_ml.runtime import clang
-from aster_ml.runtime.interpreter import Interpreter
+from aster_ml.runtime.cpu import clang
+from aster_ml.runtime.interpreter.run import Interpreter
 from aster_ml.uop.evaluate import evaluate
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, dtypes
-from aster_ml.apps.export.write import export
+from aster_ml.export.write import export
 from tests.conformance.test_tensor_conformance import CASES, arrays
 from tests.programs.export.pages import browser, call_module, served
 

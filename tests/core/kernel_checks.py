@@ -14,7 +14,7 @@ from aster_ml.device import Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel
 from aster_ml.engine.realize import schedule_uops
-from aster_ml.runtime.cpu_program import CpuProgram, slot_packer
+from aster_ml.runtime.cpu.program import CpuProgram, slot_packer
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp

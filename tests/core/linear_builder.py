@@ -12,8 +12,8 @@ import numpy as np
 
 from aster_ml.dtype import DType, dtypes
 from aster_ml.renderer.c import CRenderer
-from aster_ml.renderer.llvm import LLVMRenderer
-from aster_ml.runtime import clang, llvm_jit
+from aster_ml.renderer.llvm.renderer import LLVMRenderer
+from aster_ml.runtime.cpu import clang, llvm_jit
 from aster_ml.target import Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from aster_ml.runtime import llvm_jit
-from aster_ml.runtime.cpu_program import CpuProgram
+from aster_ml.runtime.cpu import llvm_jit
+from aster_ml.runtime.cpu.program import CpuProgram
 
 LOOP = """
 define void @{name}(ptr %slots, i64 %lo, i64 %hi) {{

@@ -55,7 +55,7 @@ def test_one_name_loads_nothing_else() -> None:
     )
     loaded = set(done.stdout.split())
     assert "aster_ml.extend" in loaded
-    others = ("codegen.passes", "renderer.c", "engine.planning", "gradient", "runtime.clang")
+    others = ("codegen.passes", "renderer.c", "engine.planning", "gradient", "runtime.cpu.clang")
     assert not loaded & {f"aster_ml.{name}" for name in others}
 
 

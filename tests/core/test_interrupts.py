@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from aster_ml.interrupts import Held
-from aster_ml.runtime import llvm_jit
+from aster_ml.runtime.cpu import llvm_jit
 from tests.core.runtime_kernels import python_environment
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")

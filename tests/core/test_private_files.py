@@ -20,7 +20,8 @@ from aster_ml import Context, Tensor
 from aster_ml.compat import disk_cache
 from aster_ml.config import CACHEDIR
 from aster_ml.downloads import downloads_folder
-from aster_ml.engine import fallback, search
+from aster_ml.engine import fallback
+from aster_ml.engine.search import beam as search
 from aster_ml.errors import ArgumentError, DownloadError
 from aster_ml.nn.download import datasets_folder
 from aster_ml.private_files import (

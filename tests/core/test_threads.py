@@ -15,7 +15,7 @@ from aster_ml import Context, Device, Tensor, TinyJit
 from aster_ml.config import DEV, NOOPT, THREADS, stage_key
 from aster_ml.errors import JitError
 from aster_ml.jit.fast_path import DIFFERENT
-from aster_ml.mixin.handle import Handle, Touched
+from aster_ml.ops.handle import Handle, Touched
 from tests.core.jit_helpers import vector
 
 

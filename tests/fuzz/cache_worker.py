@@ -20,8 +20,9 @@ from aster_ml import Context, GlobalCounters, Tensor
 from aster_ml.compat.disk_cache import diskcache_get, diskcache_put
 from aster_ml.config import THREADS
 from aster_ml.device import Device
-from aster_ml.engine import fallback, search
+from aster_ml.engine import fallback
 from aster_ml.engine.compile import compile_kernel
+from aster_ml.engine.search import beam as search
 from aster_ml.schedule.cache import CACHE
 from tests.core.kernel_checks import kernel_of, memory
 

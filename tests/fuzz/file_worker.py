@@ -66,10 +66,10 @@ def aster_readers() -> dict[str, Reader]:
     import pathlib
 
     from aster_ml import Tensor
+    from aster_ml.formats.pickles import Placeholder
+    from aster_ml.formats.safetensors import UnknownTensor
     from aster_ml.helpers import prod
     from aster_ml.nn import datasets
-    from aster_ml.nn.pickles import Placeholder
-    from aster_ml.nn.safetensors import UnknownTensor
     from aster_ml.nn.state import gguf_load, safe_load, tar_extract, torch_load, zip_extract
     from aster_ml.uop.print.text import linear_from_text
 
@@ -134,7 +134,7 @@ def round_floats(array: Any) -> str:
 def process_state() -> list[str]:
     """What reading a file must leave as it is."""
     from aster_ml import dtypes
-    from aster_ml.nn import archives, checkpoints, fileio, pickles
+    from aster_ml.formats import archives, checkpoints, fileio, pickles
 
     umask = os.umask(0o22)
     os.umask(umask)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from aster_ml import Tensor, dtypes
-from aster_ml.apps.export.web import web_target
+from aster_ml.export.web import web_target
 from aster_ml.target import PLAIN_OPS, Target
 from aster_ml.target.cuda import cuda_target
 from aster_ml.target.metal import metal_target

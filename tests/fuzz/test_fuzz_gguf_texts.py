@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.nn import fileio
-from aster_ml.nn.gguf import texts_of
+from aster_ml.formats import fileio
+from aster_ml.formats.gguf.reader import texts_of
 from aster_ml.nn.state import gguf_load
 from tests.fuzz.budget import check_all, draws
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 from aster_ml import Tensor, TinyJit, Variable
-from aster_ml.nn.ggml import NAMED
-from aster_ml.nn.ggml_codes import CODED
-from aster_ml.nn.interleaved import INTERLEAVED, Interleaved
+from aster_ml.formats.ggml.blocks import NAMED
+from aster_ml.formats.ggml.codes import CODED
+from aster_ml.formats.interleaved import INTERLEAVED, Interleaved
 from tests.fuzz.budget import check_all, draws
 from tests.programs.llm.random_models import quantised
 

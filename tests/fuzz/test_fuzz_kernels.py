@@ -18,7 +18,8 @@ from aster_ml import Context, Tensor
 from aster_ml.codegen.passes import lower
 from aster_ml.engine.compile import render
 from aster_ml.engine.realize import schedule_uops
-from aster_ml.runtime import cpu, llvm_jit
+from aster_ml.runtime.cpu import device as cpu
+from aster_ml.runtime.cpu import llvm_jit
 from aster_ml.schedule.cache import CACHE
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort

@@ -16,8 +16,8 @@ import pytest
 
 from aster_ml import Context, Tensor
 from aster_ml.errors import CompileError
-from aster_ml.runtime import llvm_jit
-from aster_ml.runtime.object_file import fault_of
+from aster_ml.runtime.cpu import llvm_jit
+from aster_ml.runtime.cpu.object_file import fault_of
 from tests.fuzz.budget import check_all, draws
 
 pytestmark = pytest.mark.skipif(

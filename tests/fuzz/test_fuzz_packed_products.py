@@ -13,7 +13,7 @@ import numpy as np
 
 from aster_ml import Context, Tensor, TinyJit, Variable
 from aster_ml.apps.llm.weights import AUTO, FLOAT, INT8, linear, load_weights
-from aster_ml.nn.ggml import NAMED
+from aster_ml.formats.ggml.blocks import NAMED
 from aster_ml.nn.state import QuantTensor
 from tests.fuzz.budget import check_all, draws
 from tests.fuzz.test_fuzz_unpacked import QUANTISED, some_blocks

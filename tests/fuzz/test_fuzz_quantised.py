@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.nn.ggml import NAMED
-from aster_ml.nn.gguf_values import NUMBERS
+from aster_ml.formats.ggml.blocks import NAMED
+from aster_ml.formats.gguf.values import NUMBERS
 from aster_ml.nn.state import QuantTensor, ggml_quantize, gguf_load, gguf_save
 from tests.fuzz.budget import check_all, draws
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from aster_ml import Context, Tensor, TinyJit
 from aster_ml.jit.replay import Segment
-from aster_ml.runtime.cpu_program import NativeGraph
+from aster_ml.runtime.cpu.program import NativeGraph
 from tests.fuzz.budget import check_all, draws
 from tests.fuzz.jitted_networks import NETWORKS
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
-from aster_ml.runtime.clang import find_compiler
+from aster_ml.runtime.cpu.clang import find_compiler
 from tests.fuzz.budget import check_all, draws
 
 Record = Callable[[str, str], None]

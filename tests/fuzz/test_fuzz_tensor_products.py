@@ -20,7 +20,7 @@ from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.codegen.passes import lower
 from aster_ml.dtype import to_dtype, to_numpy_dtype
 from aster_ml.errors import KernelOptError
-from aster_ml.renderer.cuda import CudaRenderer
+from aster_ml.renderer.cuda.renderer import CudaRenderer
 from aster_ml.target import Target
 from aster_ml.target.cuda import cuda_target
 from aster_ml.target.tensor_cores import ROWS

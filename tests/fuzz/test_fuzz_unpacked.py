@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, TinyJit, Variable
-from aster_ml.nn.ggml import NAMED
+from aster_ml.formats.ggml.blocks import NAMED
 from aster_ml.nn.state import QuantTensor
 from tests.fuzz.budget import check_all, draws
 

@@ -18,8 +18,8 @@ from aster_ml import Tensor, TinyJit
 from aster_ml.engine import realize, storage
 from aster_ml.engine.readers import nodes_above
 from aster_ml.errors import JitError, UnsupportedError
-from aster_ml.mixin.handle import nodes_of
-from aster_ml.mixin.live import LIVE
+from aster_ml.ops.handle import nodes_of
+from aster_ml.ops.live import LIVE
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from tests.fuzz.budget import check_all, draws

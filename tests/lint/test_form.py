@@ -11,7 +11,7 @@ from tests.lint.sources import Module, package_modules, place, python_files
 
 # Where text goes to the user on purpose: commands, DEBUG output (the engine has every stage in its
 # hands), and what loading weights was asked to say. Everything else returns values or raises.
-MAY_PRINT = ("cli", "apps.", "compat.", "engine.", "jit.", "nn.state")
+MAY_PRINT = ("cli", "apps.", "compat.", "engine.", "export.", "jit.", "nn.state")
 # Where Python is generated (rule tables compile to one matcher, a jitted call asks one function),
 # and where a command line brings it.
 MAY_EXEC = ("uop.pattern", "jit.guard_codegen", "compat.program")

@@ -9,7 +9,7 @@ import pytest
 
 from aster_ml.gradient import GRADIENT, NO_GRADIENT
 from aster_ml.renderer.cstyle_rules import CSTYLE_RULES
-from aster_ml.renderer.llvm_rules import LLVM_RULES
+from aster_ml.renderer.llvm.rules import LLVM_RULES
 from aster_ml.runtime.python import TARGET as PYTHON
 from aster_ml.target import PLAIN_DTYPES, PLAIN_OPS
 from aster_ml.uop.evaluate import IDENTITY, MEANING

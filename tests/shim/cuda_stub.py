@@ -18,7 +18,9 @@ from pathlib import Path
 import pytest
 
 from aster_ml.device import Device
-from aster_ml.runtime import cuda, cuda_compiler, cuda_device
+from aster_ml.runtime.cuda import compiler as cuda_compiler
+from aster_ml.runtime.cuda import context as cuda_device
+from aster_ml.runtime.cuda import device as cuda
 from tests.shim import on_cpu
 
 HERE = Path(__file__).parent

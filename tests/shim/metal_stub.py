@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from aster_ml.device import Device
-from aster_ml.runtime import metal, metal_objc
+from aster_ml.runtime.metal import device as metal
+from aster_ml.runtime.metal import objc as metal_objc
 from tests.shim import on_cpu
 
 HERE = Path(__file__).parent

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from aster_ml.renderer.cuda_mma import element_of, in_word, parameters, registers, words_of
-from aster_ml.renderer.cuda_wgmma import KINDS, TURNED, function_name
+from aster_ml.renderer.cuda.mma import element_of, in_word, parameters, registers, words_of
+from aster_ml.renderer.cuda.wgmma import KINDS, TURNED, function_name
 from aster_ml.target.tensor_cores import TENSOR_CORES, TensorCore
 
 # A function of the renderer whose body is inline PTX.

@@ -35,7 +35,7 @@ from pathlib import Path
 import numpy as np
 
 from aster_ml.errors import CompileError, DeviceError
-from aster_ml.renderer import cuda_texts
+from aster_ml.renderer.cuda import texts as cuda_texts
 from aster_ml.target.cuda import dynamic_nbytes
 from aster_ml.target.tensor_maps import TensorMap, tensor_maps
 from aster_ml.uop.linear import Linear

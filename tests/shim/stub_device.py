@@ -12,10 +12,10 @@ import os
 from pathlib import Path
 
 from aster_ml.backend import Backend, Program
-from aster_ml.runtime import cuda_compiler
-from aster_ml.runtime.cuda import CudaBackend
-from aster_ml.runtime.cuda_compiler import Binary
-from aster_ml.runtime.cuda_device import CudaDevice, binding
+from aster_ml.runtime.cuda import compiler as cuda_compiler
+from aster_ml.runtime.cuda.compiler import Binary
+from aster_ml.runtime.cuda.context import CudaDevice, binding
+from aster_ml.runtime.cuda.device import CudaBackend
 from aster_ml.target.cuda import dynamic_nbytes
 from aster_ml.target.tensor_maps import tensor_maps
 from tests.shim import cuda_stub

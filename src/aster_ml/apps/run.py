@@ -18,9 +18,9 @@ import numpy as np
 
 from aster_ml import Tensor
 from aster_ml.errors import AsterError
-from aster_ml.nn.onnx_ops.model import Spec
-from aster_ml.nn.onnx_ops.types import NUMPY, STRING
-from aster_ml.nn.onnx_runner import OnnxRunner
+from aster_ml.onnx.ops.model import Spec
+from aster_ml.onnx.ops.types import NUMPY, STRING
+from aster_ml.onnx.runner import OnnxRunner
 
 
 def make_parser() -> argparse.ArgumentParser:

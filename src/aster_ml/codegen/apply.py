@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aster_ml.codegen.gpu.chained_products import chain_products, producer_kind
-from aster_ml.codegen.gpu.tensor_cores import use_tensor_core
-from aster_ml.codegen.gpu.tile_order import join_blocks, loop_over_tiles, order_tiles
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import WAYS, Opt, OptOps, axis_name, wanted_of
 from aster_ml.codegen.pipeline.plan import pipeline_copies, pipeline_folds, pipeline_stores
@@ -42,6 +39,9 @@ from aster_ml.codegen.tails import (
     split_lanes,
 )
 from aster_ml.codegen.transforms.k_blocking import block_in_output, block_rows, block_wide
+from aster_ml.codegen.work_groups.chained_products import chain_products, producer_kind
+from aster_ml.codegen.work_groups.tensor_cores import use_tensor_core
+from aster_ml.codegen.work_groups.tile_order import join_blocks, loop_over_tiles, order_tiles
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
 from aster_ml.uop.node import UOp

@@ -11,13 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aster_ml.codegen.apply import apply
-from aster_ml.codegen.cpu.heuristic import choose_opts
-from aster_ml.codegen.cpu.staging import choose_row, choose_staging
 from aster_ml.codegen.decompose.ops import decompose_kernel
 from aster_ml.codegen.given_opts import as_simd, check_opt
-from aster_ml.codegen.gpu.chained_products import build_chain
-from aster_ml.codegen.gpu.result_boxes import drain_boxes
-from aster_ml.codegen.gpu.shared_memory import build_blocks
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.indices import lower_addresses
 from aster_ml.codegen.lower.linearize import check_scratch, linearize
@@ -44,6 +39,8 @@ from aster_ml.codegen.plans import (
     TileEpilogue,
     UnpackedOperand,
 )
+from aster_ml.codegen.policy.cpu.heuristic import choose_opts
+from aster_ml.codegen.policy.cpu.staging import choose_row, choose_staging
 from aster_ml.codegen.prefetch import ask_for_next_blocks
 from aster_ml.codegen.staging.accumulators import sum_rows
 from aster_ml.codegen.staging.dot_packing import pack_words
@@ -63,6 +60,9 @@ from aster_ml.codegen.transforms.trip_counts import limit_reductions
 from aster_ml.codegen.transforms.unpacked import is_unpacked, split_at_blocks
 from aster_ml.codegen.transforms.unroll_stacks import share_loads
 from aster_ml.codegen.transforms.wide_fields import widen_fields
+from aster_ml.codegen.work_groups.chained_products import build_chain
+from aster_ml.codegen.work_groups.shared_memory import build_blocks
+from aster_ml.codegen.work_groups.tma_epilogue import drain_boxes
 from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS
 from aster_ml.target import INTERPRETER, Target
 from aster_ml.uop.linear import Linear

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from aster_ml.codegen.cpu.costs import MAX_BODY
 from aster_ml.codegen.estimate import estimate
-from aster_ml.codegen.gpu import moves
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.passes import schedule_kernel
 from aster_ml.codegen.plans import Fragments
+from aster_ml.codegen.policy.cpu.costs import MAX_BODY
+from aster_ml.codegen.policy.gpu import moves
 from aster_ml.codegen.tails import can_overlap, shifted_lanes
 from aster_ml.errors import InternalError, KernelOptError
 from aster_ml.helpers import ceildiv, prod

@@ -1,7 +1,7 @@
 """C functions on host memory, without tensors: what a program that shows the lowest level uses.
 
 Receives C source and bytes; returns functions and memory. Kernels of tensors do not come this way
-(`runtime/cpu`).
+(`runtime/cpu/device`).
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from aster_ml.codegen import passes
     from aster_ml.codegen.opts import Opt
     from aster_ml.engine import explain
-    from aster_ml.engine import search as opts_search
+    from aster_ml.engine.search import beam as opts_search
     from aster_ml.renderer import runs
     from aster_ml.renderer.base import Renderer
     from aster_ml.uop.print import text
@@ -57,7 +57,7 @@ else:
     cost = late("codegen.estimate")
     passes = late("codegen.passes")
     explain = late("engine.explain")
-    opts_search = late("engine.search")
+    opts_search = late("engine.search.beam")
     runs = late("renderer.runs")
     spec = late("uop.spec.verify")
     text = late("uop.print.text")
@@ -91,15 +91,15 @@ class Compiled:
         return self.program.nbytes + len(self.source)
 
 
-# By language, the class in the module of `renderer` that has its name: imported when a kernel is
+# By language, the module below `renderer` and its class: imported when a kernel is
 # first written in it, since a program has kernels in one language.
 RENDERERS = {
-    "llvm": "LLVMRenderer",
-    "c": "CRenderer",
-    "opencl": "OpenCLRenderer",
-    "wgsl": "WgslRenderer",
-    "cuda": "CudaRenderer",
-    "metal": "MetalRenderer",
+    "llvm": "llvm.renderer LLVMRenderer",
+    "c": "c CRenderer",
+    "opencl": "opencl OpenCLRenderer",
+    "wgsl": "wgsl.renderer WgslRenderer",
+    "cuda": "cuda.renderer CudaRenderer",
+    "metal": "metal.renderer MetalRenderer",
 }
 
 
@@ -127,8 +127,9 @@ def renderer_for(target: Target) -> Renderer:
         raise DeviceError(
             f"no renderer writes {target.language!r}; there are {', '.join(RENDERERS)}"
         )
-    module = importlib.import_module(f"aster_ml.renderer.{target.language}")
-    made: Renderer = getattr(module, found)(target)
+    home, name = found.split()
+    module = importlib.import_module(f"aster_ml.renderer.{home}")
+    made: Renderer = getattr(module, name)(target)
     return made
 
 

@@ -13,7 +13,7 @@ from aster_ml.device import Device
 from aster_ml.engine.compile import load_alone, write_kernel
 from aster_ml.engine.fallback import Failure, read_failure
 from aster_ml.engine.planning import plan_body
-from aster_ml.engine.search import find_opts
+from aster_ml.engine.search.beam import find_opts
 
 
 def reproduce(path: str | Path) -> str:

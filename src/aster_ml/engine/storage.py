@@ -41,7 +41,7 @@ VIEWS = MOVEMENT - {Ops.PAD}
 
 
 class Nodes(list[weakref.ref[UOp]]):
-    """Nodes, known weakly. References have no callbacks: see `mixin.views.Cell`."""
+    """Nodes, known weakly. References have no callbacks: see `ops.views.Cell`."""
 
     sweep_at = 16
 

@@ -26,8 +26,8 @@ from aster_ml.jit.guard_codegen import Writer
 from aster_ml.jit.pytree import PLAIN, Inputs, Template
 from aster_ml.jit.recording import Recording
 from aster_ml.jit.results import ResultPlace
-from aster_ml.mixin.handle import Flag
-from aster_ml.mixin.live import LIVE, TensorRef, forget
+from aster_ml.ops.handle import Flag
+from aster_ml.ops.live import LIVE, TensorRef, forget
 from aster_ml.tensor import Tensor
 from aster_ml.thread_state import ENGINE, HELD, HERE, TURN, Turn
 from aster_ml.uop.node import UOp

@@ -17,9 +17,9 @@ from aster_ml.engine.realize import realize_readers, settle, strip_effects
 from aster_ml.errors import JitError
 from aster_ml.jit.pytree import Inputs, base_buffer, is_apart, leaves, memory_of_whole
 from aster_ml.jit.replay import Alias, Recorder
-from aster_ml.mixin.handle import Touched, own_memory
-from aster_ml.mixin.live import LIVE, live_handles, wake
-from aster_ml.mixin.views import Cell, new_cell
+from aster_ml.ops.handle import Touched, own_memory
+from aster_ml.ops.live import LIVE, live_handles, wake
+from aster_ml.ops.views import Cell, new_cell
 from aster_ml.tensor import Tensor
 from aster_ml.thread_state import HERE, others_run
 from aster_ml.uop.graph import substitute, toposort

@@ -15,7 +15,7 @@ from aster_ml.engine.compile import compile_kernel
 from aster_ml.jit.guards import Watch
 from aster_ml.jit.pytree import Same, rebuild
 from aster_ml.jit.replay import Place, Recorded, Replay
-from aster_ml.mixin.handle import Flag
+from aster_ml.ops.handle import Flag
 from aster_ml.tensor import Tensor
 from aster_ml.uop.node import UOp
 

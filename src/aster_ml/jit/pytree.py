@@ -21,10 +21,10 @@ from aster_ml.engine import storage
 from aster_ml.engine.realize import settle, strip_effects
 from aster_ml.errors import JitError
 from aster_ml.helpers import kind_of
-from aster_ml.mixin.assign import is_shared, take_private_copy
-from aster_ml.mixin.handle import INHERITED, Flag, own_memory
-from aster_ml.mixin.live import wake
-from aster_ml.mixin.views import Steps, shown, steps_after
+from aster_ml.ops.assign import is_shared, take_private_copy
+from aster_ml.ops.handle import INHERITED, Flag, own_memory
+from aster_ml.ops.live import wake
+from aster_ml.ops.views import Steps, shown, steps_after
 from aster_ml.tensor import Tensor
 from aster_ml.uop.graph import substitute, toposort, without_names
 from aster_ml.uop.node import UOp

@@ -29,9 +29,9 @@ from aster_ml.jit.pytree import (
 )
 from aster_ml.jit.replay import Alias, Replay
 from aster_ml.jit.results import ResultPlace
-from aster_ml.mixin import random
-from aster_ml.mixin.live import LIVE
-from aster_ml.mixin.views import Cell, is_view, listed, new_cell, steps_to
+from aster_ml.ops import random
+from aster_ml.ops.live import LIVE
+from aster_ml.ops.views import Cell, is_view, listed, new_cell, steps_to
 from aster_ml.schedule.fusion.unpacked import nodes_of_unpacked
 from aster_ml.tensor import Tensor
 from aster_ml.uop.node import UOp

@@ -13,8 +13,8 @@ from aster_ml.dtype import dtypes, least_upper_dtype, sum_acc_dtype
 from aster_ml.engine.realize import workers_of
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.late import late
-from aster_ml.mixin import Self
-from aster_ml.mixin.handle import Handle
+from aster_ml.ops import Self
+from aster_ml.ops.handle import Handle
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, RuleArg

@@ -5,7 +5,7 @@ A row is a folder beside this file. The compiler asks its modules, and names no 
     pattern    keep(order, chained) -> Kept: which values of a body one kernel computes together.
                Asked once a body, in `schedule/plan`, where a device chains products.
     chain      find_chain(kernel, core) -> Match | None: condition and builder of the kernel on a
-               tensor core; WANTED: what it has to be. Asked in `codegen/gpu/chained_products`.
+               tensor core; WANTED: what it has to be. Asked in `work_groups/chained_products`.
     gradient   RULES: by the name in a RuleArg, the gradient of a source. Asked in `gradient`.
 
 The oracle of a row is the plain formula in `formulas`, which is computed where no row matches. So

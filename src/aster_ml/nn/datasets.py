@@ -17,9 +17,9 @@ import numpy as np
 
 from aster_ml import Tensor
 from aster_ml.errors import DownloadError, FormatError
-from aster_ml.nn.archives import tar_extract
+from aster_ml.formats.archives import tar_extract
+from aster_ml.formats.fileio import count_elements
 from aster_ml.nn.download import RemoteFile, datasets_folder, fetch_files
-from aster_ml.nn.fileio import count_elements
 from aster_ml.unpacking import Allowance, unpack
 
 Dataset = tuple[Tensor, Tensor, Tensor, Tensor]

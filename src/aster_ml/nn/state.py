@@ -16,15 +16,15 @@ from tqdm import tqdm
 from aster_ml import Tensor, TinyJit
 from aster_ml.errors import ArgumentError, AsterError, ShapeError
 from aster_ml.extend import check_tensor
+from aster_ml.formats.archives import tar_extract, zip_extract
+from aster_ml.formats.checkpoints import torch_load
+from aster_ml.formats.fileio import TensorIO, accept_filename
+from aster_ml.formats.ggml.quantise import ggml_quantize
+from aster_ml.formats.gguf.reader import ggml_data_to_tensor, gguf_load
+from aster_ml.formats.gguf.writer import gguf_save
+from aster_ml.formats.quantised import QuantTensor
+from aster_ml.formats.safetensors import UnknownTensor, safe_load, safe_load_metadata, safe_save
 from aster_ml.helpers import kind_of
-from aster_ml.nn.archives import tar_extract, zip_extract
-from aster_ml.nn.checkpoints import torch_load
-from aster_ml.nn.fileio import TensorIO, accept_filename
-from aster_ml.nn.ggml_quantise import ggml_quantize
-from aster_ml.nn.gguf import ggml_data_to_tensor, gguf_load
-from aster_ml.nn.gguf_save import gguf_save
-from aster_ml.nn.quantised import QuantTensor
-from aster_ml.nn.safetensors import UnknownTensor, safe_load, safe_load_metadata, safe_save
 
 __all__ = [
     "QuantTensor",

@@ -11,7 +11,7 @@ import abc
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import InternalError
 from aster_ml.renderer.cell import Address, Cell, Input, Instance, Value, strip_after
-from aster_ml.renderer.families import runs_of_family
+from aster_ml.renderer.coalescing import runs_of_family
 from aster_ml.renderer.lanes import Affine, read_affine, weigh_instances
 from aster_ml.renderer.language import Language
 from aster_ml.target import BLOCK_NBYTES, Target

@@ -32,7 +32,7 @@ from aster_ml.renderer.cell import (
     simplify,
     strip_after,
 )
-from aster_ml.renderer.families import families_of
+from aster_ml.renderer.coalescing import families_of
 from aster_ml.renderer.fragments import (
     instance_at,
     place_of,

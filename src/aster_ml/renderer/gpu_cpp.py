@@ -14,10 +14,10 @@ import math
 
 from aster_ml.dtype import DType, bitcast_value, dtypes, round_float
 from aster_ml.errors import InternalError
+from aster_ml.renderer.alignment import Divisors
 from aster_ml.renderer.cell import Address, Cell
 from aster_ml.renderer.cstyle import BIT_DTYPES, MaskedByElement
 from aster_ml.renderer.cstyle_rules import bare
-from aster_ml.renderer.divisors import Divisors
 from aster_ml.renderer.lanes import size_of
 from aster_ml.uop.linear import Linear, shared_nbytes
 from aster_ml.uop.node import UOp

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.c import CRenderer
-from aster_ml.renderer.llvm import LLVMRenderer, join_modules
+from aster_ml.renderer.llvm.renderer import LLVMRenderer, join_modules
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import RunArg
 

@@ -15,7 +15,7 @@ from aster_ml.dtype import dtypes, to_numpy_dtype
 from aster_ml.errors import CompileError, InternalError
 from aster_ml.runtime.host_memory import HostAllocator, HostHandle
 from aster_ml.runtime.host_queue import HostQueue
-from aster_ml.runtime.interpreter import Interpreter
+from aster_ml.runtime.interpreter.run import Interpreter
 from aster_ml.target import INTERPRETER, Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import ELEMENTWISE

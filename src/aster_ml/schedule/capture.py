@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, BindError
-from aster_ml.mixin.symbol import two_values
+from aster_ml.ops.symbol import two_values
 from aster_ml.uop.gc_pause import uncollected
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.interned import UNSET

@@ -1,6 +1,6 @@
 """Costs of operations on processors, by architecture: cycles of one core, and rates of its memory.
 
-Data alone: what is scheduled by it stands in `schedule/fusion` and `codegen/cpu`, and how it adds
+Data alone: what is scheduled by it stands in `schedule/fusion` and `codegen/policy`, and how it adds
 up to the cycles of a kernel in `codegen/estimate`. A figure names where it comes from: a page of
 docs/explanation/tuning, or a document of a vendor or of uops.info. What no machine was measured for
 has the figures of the one that was, a Zen 4; those that follow from a `Target` are no rows of their

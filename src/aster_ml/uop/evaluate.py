@@ -17,7 +17,7 @@ from typing import Any
 from aster_ml.dtype import DType, bitcast_value, cast_value, dtypes, round_float, truncate
 from aster_ml.errors import ArgumentError, InternalError
 from aster_ml.helpers import cdiv
-from aster_ml.mixin.symbol import ABOVE
+from aster_ml.ops.symbol import ABOVE
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops

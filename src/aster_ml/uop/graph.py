@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from aster_ml.late import late
-from aster_ml.mixin.symbol import ABOVE
+from aster_ml.ops.symbol import ABOVE
 from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import Ops
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from aster_ml.dtype import DType, DTypeLike, dtypes, to_dtype
 from aster_ml.errors import ArgumentError, BindError, FieldError, InternalError, ShapeError
 from aster_ml.helpers import kind_of, prod
-from aster_ml.mixin.kernel import KernelMixin
-from aster_ml.mixin.movement import MovementMixin
-from aster_ml.mixin.reduce import ReduceMixin
-from aster_ml.mixin.scalar import ScalarMixin
-from aster_ml.mixin.shard import ShardMixin
-from aster_ml.mixin.symbol import ABOVE, SymbolMixin
-from aster_ml.mixin.walk import WalkMixin
+from aster_ml.ops.kernel import KernelMixin
+from aster_ml.ops.movement import MovementMixin
+from aster_ml.ops.reduce import ReduceMixin
+from aster_ml.ops.scalar import ScalarMixin
+from aster_ml.ops.shard import ShardMixin
+from aster_ml.ops.symbol import ABOVE, SymbolMixin
+from aster_ml.ops.walk import WalkMixin
 from aster_ml.plugins import find_attribute
 from aster_ml.thread_state import SharedWeakTable
 from aster_ml.uop.dialect import Dialect

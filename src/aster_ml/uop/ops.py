@@ -600,7 +600,7 @@ class ScratchArg(NamedTuple):
 
     A DEFINE_LOCAL is shared by a block, or each work-item has its own (`private`). With an `xor` of
     three numbers of bits (n, to, off) what has place x lies where n bits of x from bit `to` on are
-    changed by those from bit `off` on, as lowered indices have it (`codegen/gpu/xor_layout`).
+    changed by those from bit `off` on, as lowered indices have it (`codegen/work_groups/swizzle`).
     Memory that is `over` others, by id, begins where these do, which lie one behind the other.
     """
 

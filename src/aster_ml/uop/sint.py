@@ -11,7 +11,7 @@ from typing import Any
 
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import BindError
-from aster_ml.mixin.symbol import two_values
+from aster_ml.ops.symbol import two_values
 from aster_ml.uop.node import UOp, sint
 from aster_ml.uop.ops import Ops
 

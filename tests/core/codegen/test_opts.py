@@ -10,12 +10,12 @@ import pytest
 
 from aster_ml import Context, Tensor
 from aster_ml.codegen.apply import apply, make_thread
-from aster_ml.codegen.cpu.costs import MAX_TILE_SIDE
-from aster_ml.codegen.cpu.tails import SHORT_AXIS, uneven_sides
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.codegen.plans import Threads
+from aster_ml.codegen.policy.cpu.costs import MAX_TILE_SIDE
+from aster_ml.codegen.policy.cpu.tails import SHORT_AXIS, uneven_sides
 from aster_ml.device import Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel, render

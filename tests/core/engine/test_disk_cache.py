@@ -12,7 +12,9 @@ import pytest
 from aster_ml import Context, Device, GlobalCounters, Tensor, Variable
 from aster_ml.engine import compile as compiler
 from aster_ml.engine import disk_cache
-from aster_ml.runtime import cpu_worker, native_call, object_cache
+from aster_ml.runtime import object_cache
+from aster_ml.runtime.cpu import native_call
+from aster_ml.runtime.cpu import worker as cpu_worker
 from aster_ml.schedule.cache import CACHE
 
 

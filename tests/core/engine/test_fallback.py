@@ -32,7 +32,7 @@ from aster_ml.errors import (
     OutOfMemoryError,
     ShapeError,
 )
-from aster_ml.runtime import llvm_jit
+from aster_ml.runtime.cpu import llvm_jit
 from aster_ml.schedule.cache import CACHE
 from aster_ml.schedule.kernels import tile_parts
 from aster_ml.target.costs import ASSUMED
@@ -391,7 +391,7 @@ def step_with_state() -> tuple[Callable[[Tensor], Tensor], Tensor]:
 @pytest.mark.parametrize(
     ("place", "stage"),
     [
-        ("aster_ml.runtime.cpu.CpuBackend.make_graph", "graph"),
+        ("aster_ml.runtime.cpu.device.CpuBackend.make_graph", "graph"),
         ("aster_ml.engine.launch.plan_memory", "memory"),
         ("aster_ml.jit.replay.Recorder.note_step", "recording"),
         ("aster_ml.jit.recording.Recording.take_result", "recording"),
@@ -424,7 +424,8 @@ def test_a_recording_goes_on_without_what_fails(
 
 
 @pytest.mark.parametrize(
-    "place", ["aster_ml.runtime.cpu.CpuBackend.make_graph", "aster_ml.engine.launch.plan_memory"]
+    "place",
+    ["aster_ml.runtime.cpu.device.CpuBackend.make_graph", "aster_ml.engine.launch.plan_memory"],
 )
 def test_strict_raises_what_fails_in_a_recording(
     place: str, monkeypatch: pytest.MonkeyPatch

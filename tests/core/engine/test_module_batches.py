@@ -22,9 +22,10 @@ from aster_ml.engine.module_batches import FEWEST_CHARACTERS, MOST_CHARACTERS, B
 from aster_ml.engine.storage import buffer_of
 from aster_ml.engine.worker_pool import WorkerPool
 from aster_ml.errors import CompileError
-from aster_ml.renderer.llvm import join_modules
-from aster_ml.runtime import llvm_jit, object_cache
-from aster_ml.runtime.cpu import CpuBackend
+from aster_ml.renderer.llvm.renderer import join_modules
+from aster_ml.runtime import object_cache
+from aster_ml.runtime.cpu import llvm_jit
+from aster_ml.runtime.cpu.device import CpuBackend
 
 SOURCE = """define void @{name}(ptr %args, i64 %lo, i64 %hi) nounwind {{
   %1 = load ptr, ptr %args

@@ -11,9 +11,9 @@ import pytest
 
 from aster_ml import Tensor, TinyJit, nn
 from aster_ml.engine.readers import enter_new, nodes_above, shown_above
-from aster_ml.mixin import handle
-from aster_ml.mixin.live import MAX_NEW, NEW, wake
-from aster_ml.mixin.views import ONE_TO_ONE
+from aster_ml.ops import handle
+from aster_ml.ops.live import MAX_NEW, NEW, wake
+from aster_ml.ops.views import ONE_TO_ONE
 from benchmarks.calls import count_calls
 
 

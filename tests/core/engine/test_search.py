@@ -19,9 +19,10 @@ from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.codegen.search_space import applied, near, neighbours, starts
 from aster_ml.config import stage_key
 from aster_ml.device import Device
-from aster_ml.engine import search, search_worker
 from aster_ml.engine.realize import schedule_uops
-from aster_ml.engine.search import Found, Search, Worker, WorkerError
+from aster_ml.engine.search import beam as search
+from aster_ml.engine.search import worker as search_worker
+from aster_ml.engine.search.beam import Found, Search, Worker, WorkerError
 from aster_ml.interpreters import python_command
 from aster_ml.target import Target
 from aster_ml.uop.print.text import to_text

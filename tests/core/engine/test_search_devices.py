@@ -12,8 +12,9 @@ import pytest
 from aster_ml import Context, Device, Tensor
 from aster_ml.codegen.opts import Opt, parse_opts
 from aster_ml.codegen.passes import schedule_kernel
-from aster_ml.engine import search, search_worker
-from aster_ml.engine.search import Search, Worker, WorkerError
+from aster_ml.engine.search import beam as search
+from aster_ml.engine.search import worker as search_worker
+from aster_ml.engine.search.beam import Search, Worker, WorkerError
 from tests.core.kernel_checks import kernel_of
 from tests.shim import cuda_stub, devices, stub_device
 

@@ -19,8 +19,8 @@ from aster_ml.engine.compile import MEMORY_CACHE, compile_kernels
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.engine.worker_pool import SWITCH_S, WorkerPool
 from aster_ml.errors import CompileError
-from aster_ml.runtime import llvm_jit
-from aster_ml.runtime.cpu import CpuBackend
+from aster_ml.runtime.cpu import llvm_jit
+from aster_ml.runtime.cpu.device import CpuBackend
 from aster_ml.uop.gc_pause import uncollected
 
 IR = "define i64 @f() {{\n  ret i64 {0}\n}}\n"

@@ -9,7 +9,7 @@ import pytest
 
 from aster_ml.dtype import dtypes
 from aster_ml.renderer.c import CRenderer
-from aster_ml.runtime import clang
+from aster_ml.runtime.cpu import clang
 from tests.core.linear_builder import C_TARGET, Builder, at, run_c
 from tests.core.linear_programs import CASES, check_outputs
 

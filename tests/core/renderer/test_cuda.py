@@ -11,7 +11,7 @@ import pytest
 from aster_ml import Tensor, dtypes
 from aster_ml.dtype import DType, to_numpy_dtype
 from aster_ml.errors import CompileError, DeviceError, InternalError
-from aster_ml.renderer.cuda import CudaRenderer
+from aster_ml.renderer.cuda.renderer import CudaRenderer
 from aster_ml.target.cuda import cuda_target, dynamic_nbytes
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops

@@ -17,8 +17,8 @@ from aster_ml import Tensor, dtypes
 from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.passes import lower
 from aster_ml.errors import DeviceError, KernelOptError
-from aster_ml.renderer.cuda import CudaRenderer
-from aster_ml.runtime import cuda_compiler
+from aster_ml.renderer.cuda.renderer import CudaRenderer
+from aster_ml.runtime.cuda import compiler as cuda_compiler
 from aster_ml.target.cuda import cuda_target, dynamic_nbytes
 from aster_ml.target.tensor_cores import ROWS
 from aster_ml.target.tensor_maps import tensor_maps

@@ -11,7 +11,7 @@ from aster_ml import Tensor, dtypes
 from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.passes import lower
 from aster_ml.dtype import to_dtype, to_numpy_dtype
-from aster_ml.renderer.cuda import CudaRenderer
+from aster_ml.renderer.cuda.renderer import CudaRenderer
 from aster_ml.target.cuda import cuda_target
 from aster_ml.target.tensor_cores import ROWS, TENSOR_CORES
 from aster_ml.uop.ops import Ops

@@ -10,8 +10,8 @@ import pytest
 from aster_ml import Context, Tensor, dtypes
 from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.passes import lower
-from aster_ml.renderer.cuda import CudaRenderer
-from aster_ml.runtime import cuda_compiler
+from aster_ml.renderer.cuda.renderer import CudaRenderer
+from aster_ml.runtime.cuda import compiler as cuda_compiler
 from aster_ml.target.cuda import cuda_target
 from aster_ml.target.tensor_cores import ROWS
 from tests.core.kernel_checks import kernel_of

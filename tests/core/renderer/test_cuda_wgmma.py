@@ -16,10 +16,10 @@ import pytest
 
 from aster_ml.dtype import to_dtype
 from aster_ml.errors import DeviceError
-from aster_ml.renderer.cuda_mma import registers
-from aster_ml.renderer.cuda_texts import NEEDS, TEXTS
-from aster_ml.renderer.cuda_wgmma import TURNED, function_name, wgmma_text
-from aster_ml.runtime import cuda_compiler
+from aster_ml.renderer.cuda.mma import registers
+from aster_ml.renderer.cuda.texts import NEEDS, TEXTS
+from aster_ml.renderer.cuda.wgmma import TURNED, function_name, wgmma_text
+from aster_ml.runtime.cuda import compiler as cuda_compiler
 from aster_ml.target.tensor_cores import TENSOR_CORES, TensorCore
 from aster_ml.target.tensor_maps import TensorMap, tensor_maps
 from tests.shim import on_cpu

@@ -14,8 +14,8 @@ import pytest
 from aster_ml import Tensor
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import InternalError
-from aster_ml.renderer.llvm import LLVMRenderer
-from aster_ml.runtime import llvm_jit
+from aster_ml.renderer.llvm.renderer import LLVMRenderer
+from aster_ml.runtime.cpu import llvm_jit
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.spec.verify import verify

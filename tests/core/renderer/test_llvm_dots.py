@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor, dtypes
-from aster_ml.renderer.llvm_dots import Dot, add_dots, most_of_bytes
+from aster_ml.renderer.llvm.dots import Dot, add_dots, most_of_bytes
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, ParamArg

@@ -9,7 +9,7 @@ import pytest
 
 from aster_ml import Tensor
 from aster_ml.codegen.passes import lower
-from aster_ml.renderer.llvm import LLVMRenderer
+from aster_ml.renderer.llvm.renderer import LLVMRenderer
 from aster_ml.target import Target
 from tests.core.kernel_checks import kernel_of
 

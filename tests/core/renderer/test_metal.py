@@ -15,7 +15,7 @@ from aster_ml import Device, Tensor, dtypes
 from aster_ml.codegen.passes import lower
 from aster_ml.dtype import DType, to_numpy_dtype
 from aster_ml.errors import AsterError, InternalError
-from aster_ml.renderer.metal import MetalRenderer
+from aster_ml.renderer.metal.renderer import MetalRenderer
 from aster_ml.target.metal import metal_target
 from tests.core.kernel_checks import kernel_of
 from tests.core.linear_builder import GLOBAL, Builder

@@ -13,7 +13,7 @@ from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.passes import lower
 from aster_ml.dtype import to_dtype, to_numpy_dtype
 from aster_ml.errors import InternalError
-from aster_ml.renderer.metal import MetalRenderer
+from aster_ml.renderer.metal.renderer import MetalRenderer
 from aster_ml.target.metal import metal_target
 from aster_ml.target.tensor_cores import ROWS
 from tests.core.kernel_checks import kernel_of

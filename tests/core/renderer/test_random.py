@@ -14,11 +14,11 @@ import pytest
 from aster_ml.backend import Grid
 from aster_ml.device import Buffer, Device, missing
 from aster_ml.dtype import dtypes
-from aster_ml.renderer.cuda import CudaRenderer
-from aster_ml.renderer.metal import MetalRenderer
+from aster_ml.renderer.cuda.renderer import CudaRenderer
+from aster_ml.renderer.metal.renderer import MetalRenderer
 from aster_ml.renderer.opencl import OpenCLRenderer
-from aster_ml.runtime import clang
-from aster_ml.runtime.interpreter import Interpreter
+from aster_ml.runtime.cpu import clang
+from aster_ml.runtime.interpreter.run import Interpreter
 from aster_ml.target.cuda import cuda_target
 from aster_ml.target.metal import metal_target
 from aster_ml.uop.linear import Linear

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.apps.export.web import web_target
 from aster_ml.backend import Grid
 from aster_ml.codegen.passes import lower
 from aster_ml.device import Buffer, Device, missing
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import CompileError, InternalError
-from aster_ml.renderer.wgsl import WgslRenderer
-from aster_ml.runtime.webgpu_program import LaunchFacts, shader_variant, shared_nbytes
+from aster_ml.export.web import web_target
+from aster_ml.renderer.wgsl.renderer import WgslRenderer
+from aster_ml.runtime.webgpu.program import LaunchFacts, shader_variant, shared_nbytes
 from aster_ml.target import PLAIN_DTYPES, Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp

@@ -12,7 +12,7 @@ from aster_ml.backend import ThreadParts
 from aster_ml.config import Context
 from aster_ml.device import Device
 from aster_ml.errors import CompileError, DeviceError
-from aster_ml.runtime import clang
+from aster_ml.runtime.cpu import clang
 from tests.core.runtime_kernels import SHIFT_C
 
 needs_cc = pytest.mark.skipif(clang.find_compiler() is None, reason="no C compiler on PATH")

@@ -15,7 +15,10 @@ from aster_ml.config import Context
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
 from aster_ml.errors import CompileError, InternalError
-from aster_ml.runtime import cpu, cpu_pool, host_memory, llvm_jit
+from aster_ml.runtime import host_memory
+from aster_ml.runtime.cpu import device as cpu
+from aster_ml.runtime.cpu import llvm_jit
+from aster_ml.runtime.cpu import pool as cpu_pool
 from aster_ml.target import Target
 from tests.core.runtime_kernels import AXPY
 

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 from aster_ml.config import Context
-from aster_ml.runtime import llvm_jit
-from aster_ml.runtime.cpu_places import (
+from aster_ml.runtime.cpu import llvm_jit
+from aster_ml.runtime.cpu.llvm_jit import compile_ir, load_object
+from aster_ml.runtime.cpu.places import (
     AWAY_FROM,
     GET_ALLOWED,
     GET_PROCESSOR,
     HOME,
     SET_ALLOWED,
 )
-from aster_ml.runtime.cpu_pool import MAX_THREADS, POOL, ThreadPool, Words, processor_count
-from aster_ml.runtime.cpu_program import CpuProgram, NativeGraph
-from aster_ml.runtime.cpu_worker import LINE, STATE_WORDS, native, worker_ir
-from aster_ml.runtime.llvm_jit import compile_ir, load_object
+from aster_ml.runtime.cpu.pool import MAX_THREADS, POOL, ThreadPool, Words, processor_count
+from aster_ml.runtime.cpu.program import CpuProgram, NativeGraph
+from aster_ml.runtime.cpu.worker import LINE, STATE_WORDS, native, worker_ir
 from tests.core.runtime_kernels import kernel, python_environment, run_python
 
 # A child that stands still ends with where each of its threads is, before who waits gives up.
@@ -35,9 +35,9 @@ faulthandler.dump_traceback_later(50, exit=True)
 warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
 import numpy as np
 from aster_ml.config import THREADS
-from aster_ml.runtime.cpu_pool import POOL
-from aster_ml.runtime.cpu_program import CpuProgram, NativeGraph
-from aster_ml.runtime.llvm_jit import compile_ir, load_object
+from aster_ml.runtime.cpu.pool import POOL
+from aster_ml.runtime.cpu.program import CpuProgram, NativeGraph
+from aster_ml.runtime.cpu.llvm_jit import compile_ir, load_object
 from tests.core.runtime_kernels import kernel
 THREADS.value = 3
 counts = np.zeros(64, np.int64)

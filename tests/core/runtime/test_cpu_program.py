@@ -18,11 +18,11 @@ from aster_ml.config import Context
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
-from aster_ml.runtime import cpu_program
-from aster_ml.runtime.cpu_pool import POOL
-from aster_ml.runtime.cpu_program import CpuProgram, NativeGraph, graph_of_calls
+from aster_ml.runtime.cpu import program as cpu_program
+from aster_ml.runtime.cpu.llvm_jit import compile_ir, load_object
+from aster_ml.runtime.cpu.pool import POOL
+from aster_ml.runtime.cpu.program import CpuProgram, NativeGraph, graph_of_calls
 from aster_ml.runtime.host_memory import HostHandle
-from aster_ml.runtime.llvm_jit import compile_ir, load_object
 from tests.core.runtime_kernels import COUNT, kernel
 
 THREADS = [1, 2, 3, 5]

@@ -20,9 +20,12 @@ from aster_ml.backend import Call, Grid, ThreadParts
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
 from aster_ml.errors import CompileError, DeviceError, InternalError, OutOfMemoryError
-from aster_ml.renderer.cuda import CudaRenderer
-from aster_ml.runtime import cuda, cuda_compiler, cuda_device, cuda_memory
-from aster_ml.runtime.cuda_queue import CudaProgram
+from aster_ml.renderer.cuda.renderer import CudaRenderer
+from aster_ml.runtime.cuda import compiler as cuda_compiler
+from aster_ml.runtime.cuda import context as cuda_device
+from aster_ml.runtime.cuda import device as cuda
+from aster_ml.runtime.cuda import memory as cuda_memory
+from aster_ml.runtime.cuda.queue import CudaProgram
 from aster_ml.target import Target
 from aster_ml.uop.linear import Linear
 from tests.core.linear_builder import LOCAL, VECTOR, Builder, at
@@ -524,7 +527,7 @@ def test_arguments_are_prepared_once(backend: cuda.CudaBackend) -> None:
 
 def test_importing_needs_nothing_of_nvidia() -> None:
     code = (
-        "import sys, aster_ml.runtime.cuda; "
+        "import sys, aster_ml.runtime.cuda.device; "
         "assert not any(m.partition('.')[0] == 'cuda' for m in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

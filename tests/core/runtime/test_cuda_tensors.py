@@ -18,7 +18,8 @@ from aster_ml.codegen.passes import lower
 from aster_ml.config import Context
 from aster_ml.device import Device
 from aster_ml.errors import DeviceError
-from aster_ml.runtime import cuda, verdicts
+from aster_ml.runtime import verdicts
+from aster_ml.runtime.cuda import device as cuda
 from aster_ml.schedule.cache import CACHE
 from aster_ml.target import UNTRIED
 from tests.core.kernel_checks import kernel_of
@@ -175,7 +176,7 @@ def test_the_driver_may_refuse_one(driver: cuda_stub.Stub) -> None:
 
 
 def test_forms_of_few_addresses_are_kept(driver: cuda_stub.Stub) -> None:
-    from aster_ml.runtime.cuda_tensors import KEPT, Tensors
+    from aster_ml.runtime.cuda.tensor_maps import KEPT, Tensors
     from aster_ml.target.tensor_maps import TensorMap
 
     backend: Any = Device["CUDA"]

@@ -17,7 +17,7 @@ from aster_ml.codegen.passes import lower
 from aster_ml.config import Context
 from aster_ml.dtype import to_numpy_dtype
 from aster_ml.errors import InternalError
-from aster_ml.runtime.interpreter import Interpreter
+from aster_ml.runtime.interpreter.run import Interpreter
 from aster_ml.target.cuda import cuda_target
 from aster_ml.target.tensor_cores import ROWS
 from aster_ml.uop.linear import Linear

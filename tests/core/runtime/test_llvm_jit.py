@@ -13,8 +13,8 @@ import pytest
 
 from aster_ml.config import Context
 from aster_ml.errors import ArgumentError, CompileError
-from aster_ml.runtime import llvm_jit
-from aster_ml.runtime.llvm_jit import (
+from aster_ml.runtime.cpu import llvm_jit
+from aster_ml.runtime.cpu.llvm_jit import (
     MOST_TOGETHER,
     Host,
     assemble,
@@ -34,7 +34,7 @@ def unary(name: str, argument: type, result: type, ir: str):  # type: ignore[no-
 
 
 def test_import_does_not_load_llvm() -> None:
-    code = "import sys, aster_ml.runtime.cpu; print('llvmlite' in sys.modules)"
+    code = "import sys, aster_ml.runtime.cpu.device; print('llvmlite' in sys.modules)"
     assert run_python(code) == "False\n"
 
 
@@ -274,7 +274,7 @@ def test_kernels_of_the_tests_compile() -> None:
 
 FAR_APART = '''
 import ctypes, mmap
-from aster_ml.runtime.llvm_jit import compile_ir, load_object
+from aster_ml.runtime.cpu.llvm_jit import compile_ir, load_object
 table = ", ".join(f"i32 {i * i}" for i in range(4096))
 binary = compile_ir(f"""
 @table = internal constant [4096 x i32] [{table}]

@@ -23,9 +23,10 @@ from aster_ml.errors import (
     InternalError,
     OutOfMemoryError,
 )
-from aster_ml.runtime import metal, metal_objc
-from aster_ml.runtime.metal_graph import MOST_COMMANDS
-from aster_ml.runtime.metal_queue import MetalProgram
+from aster_ml.runtime.metal import device as metal
+from aster_ml.runtime.metal import objc as metal_objc
+from aster_ml.runtime.metal.graph import MOST_COMMANDS
+from aster_ml.runtime.metal.queue import MetalProgram
 from aster_ml.target import Target
 from tests.shim import metal_stub
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, TinyJit
-from aster_ml.runtime import llvm_jit
-from aster_ml.runtime.cpu_pool import POOL, ThreadPool, Words
-from aster_ml.runtime.cpu_program import CpuProgram, NativeGraph
-from aster_ml.runtime.native_call import serial_call
+from aster_ml.runtime.cpu import llvm_jit
+from aster_ml.runtime.cpu.native_call import serial_call
+from aster_ml.runtime.cpu.pool import POOL, ThreadPool, Words
+from aster_ml.runtime.cpu.program import CpuProgram, NativeGraph
 
 ADD_ONE = """
 define void @add_one(ptr %args, i64 %lo, i64 %hi) {

@@ -8,7 +8,7 @@ import pytest
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes, to_numpy_dtype
 from aster_ml.errors import CompileError, InternalError
-from aster_ml.runtime.interpreter import Interpreter
+from aster_ml.runtime.interpreter.run import Interpreter
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.print.text import linear_to_text

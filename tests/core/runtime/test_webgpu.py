@@ -23,9 +23,9 @@ from aster_ml.errors import (
     InternalError,
     OutOfMemoryError,
 )
-from aster_ml.renderer.wgsl import WgslRenderer
-from aster_ml.runtime import webgpu
-from aster_ml.runtime.webgpu_program import MAX_BLOCKS, WebGpuProgram
+from aster_ml.renderer.wgsl.renderer import WgslRenderer
+from aster_ml.runtime.webgpu import device as webgpu
+from aster_ml.runtime.webgpu.program import MAX_BLOCKS, WebGpuProgram
 from tests.core.linear_builder import GLOBAL, Builder, at
 
 ABSENT = webgpu.missing()

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.mixin.handle import Handle
+from aster_ml.ops.handle import Handle
 
 HERE = pathlib.Path(__file__).parent
 SRC = HERE.parents[2] / "src"

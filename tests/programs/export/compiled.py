@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from aster_ml.runtime.clang import find_compiler
+from aster_ml.runtime.cpu.clang import find_compiler
 
 FLAGS = ("-O1", "-fno-math-errno", "-fPIC", "-shared")
 

@@ -20,7 +20,7 @@ from playwright.sync_api import sync_playwright
 from aster_ml import Tensor
 from aster_ml.apps import demo
 from aster_ml.apps.digits import digits, digits_inputs
-from aster_ml.apps.export.write import export
+from aster_ml.export.write import export
 from tests.programs.export.compiled import FLAGS, Library
 from tests.programs.export.pages import CALL, find_browser, served
 from tests.programs.export.pages import FLAGS as BROWSER_FLAGS

@@ -15,11 +15,11 @@ import pytest
 import safetensors.numpy
 
 from aster_ml import Tensor, TinyJit, Variable, dtypes, nn
-from aster_ml.apps.export.__main__ import main
-from aster_ml.apps.export.source import source_of
-from aster_ml.apps.export.trace import joined
-from aster_ml.apps.export.write import export
 from aster_ml.errors import ArgumentError, AsterError, JitError
+from aster_ml.export.__main__ import main
+from aster_ml.export.source import source_of
+from aster_ml.export.trace import joined
+from aster_ml.export.write import export
 from aster_ml.nn.onnx import to_onnx
 from tests.programs.export.compiled import Library
 

@@ -13,10 +13,10 @@ import pytest
 
 from aster_ml import Tensor, TinyJit, dtypes, nn
 from aster_ml.apps.demo import DigitReader, normalize
-from aster_ml.apps.export import module
-from aster_ml.apps.export.web import check_shared, escaped
-from aster_ml.apps.export.write import export
 from aster_ml.errors import AsterError, DeviceError, DTypeError
+from aster_ml.export import module
+from aster_ml.export.web import check_shared, escaped
+from aster_ml.export.write import export
 from tests.programs.export.pages import browser, call_module, listen, served
 
 # A fixture.

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.apps.export.write import export
+from aster_ml.export.write import export
 from tests.fuzz.budget import check_all, draws
 from tests.programs.export.compiled import Library
 from tests.programs.export.pages import browser, call_module, served

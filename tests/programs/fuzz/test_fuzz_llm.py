@@ -25,7 +25,7 @@ from aster_ml.apps.llm.template import ChatTemplate
 from aster_ml.apps.llm.tokenizer import Tokenizer
 from aster_ml.apps.llm.tools import ToolReader
 from aster_ml.errors import ArgumentError, AsterError, FormatError
-from aster_ml.nn.gguf_values import Metadata
+from aster_ml.formats.gguf.values import Metadata
 from tests.fuzz.budget import check_all, draws
 from tests.programs.llm.random_models import vocabulary
 from tests.programs.llm.vocabularies import plain, sentencepiece

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aster_ml.apps import lesson
-from aster_ml.runtime import clang
+from aster_ml.runtime.cpu import clang
 
 FOLDER = Path(__file__).resolve().parents[3] / "lessons"
 LESSONS = lesson.lessons(FOLDER)

@@ -13,9 +13,9 @@ import numpy as np
 
 from aster_ml import Tensor
 from aster_ml.apps.llm.architectures import ARCHITECTURES
-from aster_ml.nn.ggml import NAMED
-from aster_ml.nn.ggml_quantise import ENCODERS
-from aster_ml.nn.gguf_values import Metadata
+from aster_ml.formats.ggml.blocks import NAMED
+from aster_ml.formats.ggml.quantise import ENCODERS
+from aster_ml.formats.gguf.values import Metadata
 from aster_ml.nn.state import QuantTensor, ggml_quantize, gguf_save
 
 SIZE, HEADS, HEAD_SIZE, INNER, CONTEXT = 64, 4, 16, 96, 256

@@ -19,8 +19,8 @@ from aster_ml.apps.llm.model import Chunk, Model, Rows
 from aster_ml.apps.llm.weights import INT8, load_weights
 from aster_ml.engine.realize import settle
 from aster_ml.errors import FormatError
-from aster_ml.nn.ggml import NAMED
-from aster_ml.nn.interleaved import INTERLEAVED
+from aster_ml.formats.ggml.blocks import NAMED
+from aster_ml.formats.interleaved import INTERLEAVED
 from aster_ml.nn.state import gguf_load
 from tests.programs.llm.random_models import CONTEXT, llama_logits, log_softmax, write_model
 

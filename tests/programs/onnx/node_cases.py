@@ -22,7 +22,7 @@ import onnx.backend.test.case.node as node_package
 
 from aster_ml import Tensor
 from aster_ml.nn.onnx import OnnxRunner
-from aster_ml.nn.onnx_ops.types import ASTER, numpy_type
+from aster_ml.onnx.ops.types import ASTER, numpy_type
 
 HERE = Path(__file__).parent
 GROUPS = 8

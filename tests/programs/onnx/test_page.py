@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from aster_ml.nn.onnx_ops.registry import OPERATORS, lookup
+from aster_ml.onnx.ops.registry import OPERATORS, lookup
 from tools.make_onnx_doc import PAGE, page
 
 

@@ -14,7 +14,7 @@ from aster_ml.allocator import MEMORY
 from aster_ml.config import TRACEMETA
 from aster_ml.device import Buffer
 from aster_ml.errors import ArgumentError
-from aster_ml.runtime.llvm_jit import assemble
+from aster_ml.runtime.cpu.llvm_jit import assemble
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.passes import ALWAYS, LISTENERS

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.runtime.interpreter import Interpreter
+from aster_ml.runtime.interpreter.run import Interpreter
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops

@@ -21,8 +21,8 @@ from aster_ml.apps.finetune.train import Trainer
 from aster_ml.apps.llm.adapters import save_adapters
 from aster_ml.downloads import write_atomically
 from aster_ml.errors import FormatError
-from aster_ml.nn.fileio import show_value
-from aster_ml.nn.safetensors import safe_load_metadata
+from aster_ml.formats.fileio import show_value
+from aster_ml.formats.safetensors import safe_load_metadata
 from aster_ml.nn.state import safe_load, safe_save
 
 STATE, PLOT, SETTINGS = "checkpoint.safetensors", "loss.svg", "aster"

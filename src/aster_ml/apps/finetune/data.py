@@ -17,7 +17,7 @@ import numpy as np
 
 from aster_ml.apps.llm.tokenizer import Tokenizer
 from aster_ml.errors import ArgumentError, AsterError, FormatError
-from aster_ml.nn.fileio import show_value
+from aster_ml.formats.fileio import show_value
 
 if TYPE_CHECKING:
     from aster_ml.apps.llm.template import ChatTemplate

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from aster_ml import Tensor
 from aster_ml.apps.llm.weights import Adapter
 from aster_ml.errors import ArgumentError, FormatError
-from aster_ml.nn.fileio import show_value
-from aster_ml.nn.ggml import NAMED
-from aster_ml.nn.ggml_quantise import ENCODERS
-from aster_ml.nn.quantised import QuantTensor
+from aster_ml.formats.fileio import show_value
+from aster_ml.formats.ggml.blocks import NAMED
+from aster_ml.formats.ggml.quantise import ENCODERS
+from aster_ml.formats.quantised import QuantTensor
 from aster_ml.nn.state import ggml_quantize, gguf_load, gguf_save
 
 SPLIT = ("split.count", "split.no", "split.tensors.count")

@@ -23,7 +23,7 @@ from aster_ml.apps.llm.architectures import MAX_NUMBER, MAX_SIZE, Config
 from aster_ml.apps.llm.weights import Adapter
 from aster_ml.downloads import write_atomically
 from aster_ml.errors import FormatError
-from aster_ml.nn.fileio import show_value
+from aster_ml.formats.fileio import show_value
 from aster_ml.nn.state import safe_load, safe_save
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aster_ml.errors import FormatError
-from aster_ml.nn.fileio import show_value
+from aster_ml.formats.fileio import show_value
 
 # Sizes that no model has, and that a broken file claims.
 MAX_LAYERS, MAX_SIZE, MAX_NUMBER = 1024, 1 << 24, 1e30

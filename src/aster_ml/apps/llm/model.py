@@ -19,8 +19,8 @@ from aster_ml.apps.llm.architectures import Config
 from aster_ml.apps.llm.rope import Array, rotate, tables
 from aster_ml.apps.llm.weights import DTYPES, Matrix, Weights, experts, linear, part_of, rows
 from aster_ml.errors import FormatError
-from aster_ml.nn.fileio import show_value
-from aster_ml.nn.interleaved import Interleaved
+from aster_ml.formats.fileio import show_value
+from aster_ml.formats.interleaved import Interleaved
 
 # Tokens of a prompt are computed in groups of so many: a product with a number of rows that nothing
 # is known to divide has no register tile along them.

@@ -7,7 +7,7 @@ other. The patterns are those that the published tokenizers of the models state:
 from __future__ import annotations
 
 from aster_ml.errors import FormatError
-from aster_ml.nn.fileio import show_value
+from aster_ml.formats.fileio import show_value
 
 ENDINGS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -23,7 +23,7 @@ from aster_ml.apps.llm.pieces import SPACE, Pieces
 from aster_ml.apps.llm.pretokenizers import WHOLE_FIRST, patterns_of
 from aster_ml.apps.llm.special_names import Names
 from aster_ml.errors import ArgumentError, FormatError
-from aster_ml.nn.fileio import show_value
+from aster_ml.formats.fileio import show_value
 
 # Kinds of tokens in a file.
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6

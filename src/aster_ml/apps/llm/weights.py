@@ -16,10 +16,10 @@ from tqdm import tqdm
 from aster_ml import Device, Tensor, dtypes
 from aster_ml.errors import FormatError
 from aster_ml.extend import forget_pages
-from aster_ml.nn.fileio import show_value
-from aster_ml.nn.interleaved import Interleaved, Interleaver, can_interleave
-from aster_ml.nn.packed_prices import prefers_integers
-from aster_ml.nn.quantised import QuantTensor
+from aster_ml.formats.fileio import show_value
+from aster_ml.formats.interleaved import Interleaved, Interleaver, can_interleave
+from aster_ml.formats.packed_prices import prefers_integers
+from aster_ml.formats.quantised import QuantTensor
 
 DTYPES = {"f16": dtypes.float16, "bf16": dtypes.bfloat16, "f32": dtypes.float32}
 # As a file has them: unpacked in each product, and no float copy is kept.

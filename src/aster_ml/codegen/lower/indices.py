@@ -8,9 +8,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 
-from aster_ml.codegen.gpu.xor_layout import Xor, split_by_xor
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.plans import Threads
+from aster_ml.codegen.work_groups.swizzle import Xor, split_by_xor
 from aster_ml.dtype import DType, dtypes
 from aster_ml.target import Target
 from aster_ml.uop.graph import holds, toposort

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from aster_ml.codegen.cpu.costs import (
-    Plan,
-)
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.plans import Halo, TiledLoop
+from aster_ml.codegen.policy.cpu.costs import (
+    Plan,
+)
 from aster_ml.codegen.staging.panel import max_nbytes
 from aster_ml.codegen.staging.sliding_windows import (
     Slab,

@@ -13,10 +13,10 @@ why: without that each element is computed twice
 
 from __future__ import annotations
 
-from aster_ml.codegen.cpu.costs import unroll_for_ilp
 from aster_ml.codegen.decompose.slots import LONG, more_slots
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.pipeline.plan import stored_row
+from aster_ml.codegen.policy.cpu.costs import unroll_for_ilp
 from aster_ml.codegen.staging.stage import Stage, new_stage
 from aster_ml.codegen.transforms.axes import simplify_indices
 from aster_ml.dtype import dtypes

@@ -9,12 +9,12 @@ belongs nowhere is gone, and what is left is loaded at plain strides.
 from __future__ import annotations
 
 from aster_ml.codegen.apply import apply
-from aster_ml.codegen.cpu.costs import (
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.policy.cpu.costs import (
     LONGEST_ROW,
     MAX_BODY,
     Plan,
 )
-from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.tails import may_split, shifted_lanes
 from aster_ml.dtype import dtypes
 from aster_ml.uop.node import UOp

@@ -7,9 +7,9 @@ stands in `schedule.rewrites.stacks`.
 from __future__ import annotations
 
 from aster_ml.codegen.apply import apply
-from aster_ml.codegen.cpu.costs import MAX_BODY, Plan
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.policy.cpu.costs import MAX_BODY, Plan
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
 from aster_ml.target import Target

@@ -2,7 +2,7 @@
 
 Receives a kernel of which the Opt TC chain names a row with an operand A of a work-item's own, and
 a target; returns its graph in program order, as `kernel` does for rows of registers. Boxes bring
-queries, keys and values (`codegen/gpu/box_tiles`): queries once, the others a tile at a time, in
+queries, keys and values (`work_groups/tma_tiles`): queries once, the others a tile at a time, in
 stages that the Opts PIPELINE copies and PIPELINE producer fill ahead. Each group of four warps
 has 64 queries; it multiplies them by the keys of a tile out of local memory, and powers in its
 registers by values that lie with their columns as neighbours.
@@ -14,8 +14,8 @@ multiples of 16 bytes; heads are filled up to whole rows of boxes, which are 0 t
 
 from __future__ import annotations
 
-from aster_ml.codegen.gpu.box_tiles import address_of
 from aster_ml.codegen.staging.stage import position
+from aster_ml.codegen.work_groups.tma_tiles import address_of
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv

@@ -1,7 +1,7 @@
 """Matches kernels of attention and of its gradients, and builds them for a tensor core.
 
 Receives a kernel and a row of `target/tensor_cores`; returns a Match, as
-`codegen/gpu/chained_products` asks of it. Its graph is built by `kernel` and `gradient_kernel` of
+`work_groups/chained_products` asks of it. Its graph is built by `kernel` and `gradient_kernel` of
 operands in registers, by `boxes` of operands that TMA brings.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from aster_ml.codegen.gpu.chained_products import Match
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.work_groups.chained_products import Match
 from aster_ml.kernel_library.attention import boxes, gradient_kernel, kernel
 from aster_ml.kernel_library.attention.gradient_parts import Slopes, find_slopes
 from aster_ml.kernel_library.attention.parts import Attention, find_attention

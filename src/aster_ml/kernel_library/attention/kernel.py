@@ -17,12 +17,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from aster_ml.codegen.gpu.numbering import taken_apart
-from aster_ml.codegen.gpu.staged_tiles import Layout, fill_tile, layout_of, padding
-from aster_ml.codegen.gpu.tensor_cores import matrices_of, moved
-from aster_ml.codegen.gpu.xor_layout import Xor, xor_of_rows
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.stage import Stage, new_stage, position
+from aster_ml.codegen.work_groups.numbering import taken_apart
+from aster_ml.codegen.work_groups.staged_tiles import Layout, fill_tile, layout_of, padding
+from aster_ml.codegen.work_groups.swizzle import Xor, xor_of_rows
+from aster_ml.codegen.work_groups.tensor_cores import matrices_of, moved
 from aster_ml.dtype import DType, dtypes
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.kernel_library.attention.parts import Attention

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from aster_ml.codegen.gpu.tensor_cores import uncast
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.transforms.axes import simplify_indices
+from aster_ml.codegen.work_groups.tensor_cores import uncast
 from aster_ml.target.tensor_cores import TensorCore
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp

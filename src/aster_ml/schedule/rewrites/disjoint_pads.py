@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import all_int
-from aster_ml.mixin.sizes import same_size, size_between, size_sum
+from aster_ml.ops.sizes import same_size, size_between, size_sum
 from aster_ml.uop.movement import Indices, both
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import Ops

@@ -1,7 +1,7 @@
 """Stacks: values of one element each, side by side along a short axis, as PADs that are added up.
 
 Receives PADs and how they are read; says how what is below them is read. A kernel writes such an
-axis out (`codegen/cpu/heuristic.py`), so that what stands at a place is chosen while it is made:
+axis out (`policy/cpu/heuristic.py`), so that what stands at a place is chosen while it is made:
 below a PAD the value is computed for all places alike, and of all turns of the axis one counts.
 """
 

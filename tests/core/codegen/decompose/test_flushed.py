@@ -13,9 +13,9 @@ from aster_ml import Device, Tensor, dtypes
 from aster_ml.codegen.decompose.ops import decompose
 from aster_ml.codegen.passes import lower
 from aster_ml.dtype import DType
-from aster_ml.renderer.cuda import CudaRenderer
-from aster_ml.renderer.metal import MetalRenderer
-from aster_ml.runtime.cuda_compiler import OPTIONS
+from aster_ml.renderer.cuda.renderer import CudaRenderer
+from aster_ml.renderer.metal.renderer import MetalRenderer
+from aster_ml.runtime.cuda.compiler import OPTIONS
 from aster_ml.target import Target
 from aster_ml.target.cuda import cuda_target
 from aster_ml.target.metal import metal_target

@@ -11,8 +11,8 @@ from aster_ml import Tensor, dtypes
 from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.passes import lower
 from aster_ml.errors import KernelOptError
-from aster_ml.renderer.cuda import CudaRenderer
-from aster_ml.runtime.interpreter import Interpreter
+from aster_ml.renderer.cuda.renderer import CudaRenderer
+from aster_ml.runtime.interpreter.run import Interpreter
 from aster_ml.target import Target
 from aster_ml.target.copies import AT_ONCE, copies_of
 from aster_ml.target.cuda import cuda_target

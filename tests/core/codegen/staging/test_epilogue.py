@@ -11,7 +11,7 @@ import pytest
 
 from aster_ml import Tensor
 from aster_ml.codegen.passes import lower
-from aster_ml.renderer.llvm import LLVMRenderer
+from aster_ml.renderer.llvm.renderer import LLVMRenderer
 from aster_ml.target import Target
 from aster_ml.uop.ops import Ops
 from tests.core.codegen.test_opts import AVX512, CPU, memory, ops_of

@@ -15,8 +15,8 @@ from aster_ml.codegen.opts import OptOps, parse_opts
 from aster_ml.codegen.passes import lower
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import KernelOptError
-from aster_ml.renderer.cuda import CudaRenderer
-from aster_ml.runtime.interpreter import Interpreter
+from aster_ml.renderer.cuda.renderer import CudaRenderer
+from aster_ml.runtime.interpreter.run import Interpreter
 from aster_ml.target.cuda import cuda_target
 from aster_ml.target.metal import metal_target
 from aster_ml.target.tensor_cores import ROWS, chained_dtypes
@@ -328,7 +328,7 @@ def test_keys_and_values_may_lie_across() -> None:
 )
 def test_no_register_is_spilled(arch: str, n: int, d: int, kind: str, most: int) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="pip install 'aster-ml[cuda]'")
-    from aster_ml.runtime.cuda_compiler import ALIGNED
+    from aster_ml.runtime.cuda.compiler import ALIGNED
     from tools.gpu_compile import compile_kernel
 
     q, k, v = (Tensor.empty(1, n, d, dtype=dtypes.float16, device=CUDA) for _ in range(3))

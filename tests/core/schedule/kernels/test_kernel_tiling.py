@@ -17,7 +17,7 @@ from aster_ml.engine.memory import check_plan, plan_memory
 from aster_ml.engine.program import get_program
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import ArgumentError
-from aster_ml.mixin.winograd import Way, winograd
+from aster_ml.ops.winograd import Way, winograd
 from aster_ml.schedule.cache import CACHE
 from aster_ml.schedule.kernels import tile_parts
 from aster_ml.schedule.steps import Schedule

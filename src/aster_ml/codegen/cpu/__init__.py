@@ -1,1 +1,0 @@
-"""Default schedules of CPUs, by cost: which Opts a kernel gets. Nothing here rewrites a graph."""

@@ -1,1 +1,0 @@
-"""Default schedules and local memory of devices that have work-groups."""

@@ -1,0 +1,1 @@
+"""Default schedules: which Opts a kernel gets. Nothing here rewrites a graph."""

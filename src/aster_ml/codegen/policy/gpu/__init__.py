@@ -1,0 +1,1 @@
+"""Default schedules of devices that have work-groups, by cost."""

@@ -1,0 +1,1 @@
+"""Searches for faster schedules than the default ones."""

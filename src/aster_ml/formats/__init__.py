@@ -1,0 +1,1 @@
+"""Reads and writes files of tensors: safetensors, GGUF, checkpoints of PyTorch, archives."""

@@ -1,0 +1,1 @@
+"""Packs and unpacks the quantised blocks of GGUF files."""

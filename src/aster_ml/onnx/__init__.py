@@ -1,0 +1,1 @@
+"""Runs graphs of ONNX and writes them; users import `aster_ml.nn.onnx`."""

@@ -1,0 +1,1 @@
+"""Writes CUDA C++."""

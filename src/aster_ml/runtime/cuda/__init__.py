@@ -1,0 +1,1 @@
+"""NVIDIA devices: memory, streams, graphs and compiling, through the driver and NVRTC."""

@@ -1,0 +1,1 @@
+"""Runs linear programs on Python numbers, op by op."""

@@ -1,0 +1,1 @@
+"""Devices of WebGPU, through wgpu."""

@@ -1,0 +1,454 @@
+"""WEBGPU: kernels on any graphics processor that Vulkan, Direct3D 12 or Metal reaches, by wgpu.
+
+Finds adapters, asks for all that they have, keeps memory, and puts launches in a queue; what a
+launch consists of stands in `webgpu_program`. A handle is a buffer and a byte offset. Launches wait
+until something has to know of them (a copy, an event, many of them) and go off in one pass, since
+each submission costs as much as many launches. wgpu is imported on the first use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+from aster_ml.allocator import PooledAllocator, format_bytes
+from aster_ml.backend import Backend, Call, Event, Graph, Program, Queue
+from aster_ml.errors import CompileError, DeviceError, OutOfMemoryError
+from aster_ml.runtime.webgpu.program import (
+    Dispatch,
+    Handle,
+    LaunchFacts,
+    Shader,
+    WebGpuGraph,
+    WebGpuProgram,
+    shared_nbytes,
+)
+from aster_ml.target import GPU, INTEGERS, PLAIN_OPS, Target
+
+DOC = "graphics processors through WebGPU (Vulkan, Direct3D 12, Metal)"
+
+# Implementations may flush these (WGSL, "Floating Point Evaluation").
+FLUSHED = frozenset({"float16", "float32"})
+# Functions whose error WGSL bounds are used; of the others drivers have too large ones.
+NATIVE_OPS = (PLAIN_OPS - {"MULACC"}) | {"EXP2"}
+FEATURES = ("shader-f16", "timestamp-query")
+# This driver ends loops after so many turns of all of them together, and says nothing: its
+# LP_MAX_TGSI_LOOP_ITERATIONS (Mesa, gallivm/lp_bld_limits.h).
+LLVMPIPE, LLVMPIPE_TURNS = "llvmpipe", 65_535
+# So many launches go off together at most.
+MOST_WAITING = 64
+# What the limits of WebGPU promise at least, where an adapter says nothing.
+RANKS = {"DiscreteGPU": 0, "IntegratedGPU": 1, "VirtualGPU": 2, "Unknown": 3, "CPU": 4}
+BACKENDS = ("Vulkan", "Metal", "D3D12")
+
+
+@functools.cache
+def binding() -> ModuleType:
+    """wgpu."""
+    import wgpu
+
+    module: ModuleType = wgpu
+    return module
+
+
+@functools.cache
+def adapters() -> tuple[Any, ...]:
+    """All adapters that run compute shaders: graphics processors first, CPUs last."""
+    with runtime_folder():
+        every = binding().gpu.enumerate_adapters_sync()
+    found = [a for a in every if a.info["backend_type"] in BACKENDS]
+    return tuple(sorted(found, key=lambda a: RANKS.get(a.info["adapter_type"], 3)))
+
+
+@contextlib.contextmanager
+def runtime_folder() -> Iterator[None]:
+    """Names a folder for sockets of windows while drivers load, which complain without one."""
+    name = "XDG_RUNTIME_DIR"
+    if name in os.environ:
+        yield
+        return
+    # One that nobody else can lay a socket into.
+    with tempfile.TemporaryDirectory(prefix="aster-") as folder:
+        os.environ[name] = folder
+        try:
+            yield
+        finally:
+            del os.environ[name]
+
+
+@functools.cache
+def missing() -> str | None:
+    """Names what WebGPU needs and does not find."""
+    if importlib.util.find_spec("wgpu") is None:
+        return "wgpu is not installed; pip install 'aster-ml[webgpu]' brings it"
+    try:
+        found = adapters()
+    except (ImportError, OSError, RuntimeError) as error:
+        return f"wgpu does not load ({error}); pip install --force-reinstall wgpu may help"
+    if not found:
+        return (
+            "there is no adapter for Vulkan, Metal or Direct3D 12; the graphics driver brings one, "
+            "and llvmpipe is one on any CPU: apt-get install mesa-vulkan-drivers libvulkan1"
+        )
+    return None
+
+
+def open_backend(name: str) -> Backend:
+    """The backend of "WEBGPU" or "WEBGPU:1"; past the last adapter the numbers start again."""
+    number = int(name.partition(":")[2] or 0)
+    found = adapters()
+    return WebGpuBackend(name, found[number % len(found)])
+
+
+def one_word(text: str) -> str:
+    """A driver's text without spaces and commas."""
+    return "-".join(text.replace(",", " ").replace("=", " ").split())
+
+
+def webgpu_target(limits: dict[str, int], half: bool, arch: str) -> Target:
+    """Makes the Target of a device with these limits."""
+    dtypes = set(INTEGERS) | {"float32"}
+    if half:
+        dtypes.add("float16")
+    return Target(
+        "WEBGPU", "wgsl", arch=arch, kind=GPU, move_bits=128, has_local=True, has_barrier=True,
+        # Nobody says how many run in step: it is for the banks of memory only.
+        warp=32,
+        max_group=min(
+            limits["max-compute-invocations-per-workgroup"],
+            limits["max-compute-workgroup-size-x"],
+        ),
+        max_grid=(limits["max-compute-workgroups-per-dimension"],) * 3,
+        local_bytes=limits["max-compute-workgroup-storage-size"],
+        max_buffers=limits["max-storage-buffers-per-shader-stage"],
+        index_bits=32, native_dtypes=frozenset(dtypes), native_ops=frozenset(NATIVE_OPS),
+        flushes=FLUSHED,
+        max_turns=LLVMPIPE_TURNS if LLVMPIPE in arch else 0,
+    )  # fmt: skip
+
+
+class WebGpuAllocator(PooledAllocator):
+    """Pooled buffers of one device."""
+
+    # Most bytes of unused buffers; WebGPU does not say how much memory there is.
+    POOL = 1 << 30
+
+    def __init__(self, backend: WebGpuBackend) -> None:
+        super().__init__(backend.name, self.POOL)
+        self.backend = backend
+        # All buffers in use or in the pool: one that only garbage knew, wgpu would let go of before
+        # the pool has it back.
+        self.live: set[Any] = set()
+
+    def alloc_block(self, nbytes: int) -> Handle:
+        """A buffer of its own. Raises: MemoryError."""
+        limits = self.backend.limits
+        largest = limits["max-buffer-size"]
+        # Kernels read whole words, and an empty part at the end has to be one.
+        wanted = nbytes + 16
+        if wanted > largest:
+            raise MemoryError(f"the device takes {format_bytes(largest)} in one piece")
+        usage = binding().BufferUsage
+        flags = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
+        with self.backend.lock:
+            buffer = self.backend.guarded(
+                lambda: self.backend.device.create_buffer(size=wanted, usage=flags)
+            )
+        self.live.add(buffer)
+        return Handle(buffer, 0, nbytes)
+
+    def free_block(self, handle: Handle, nbytes: int) -> None:
+        """Lets go of the buffer once what waits is under way."""
+        self.live.discard(handle.buffer)
+        self.backend.dead.append(handle.buffer)
+
+    def copyin(self, handle: Handle, source: memoryview) -> None:
+        """Host to device, after everything launched before. Memory is written in words."""
+        first, last = handle.offset, handle.offset + len(source)
+        if first == last:
+            return
+        low, high = first & -4, -(-last // 4) * 4
+        data: Any = source
+        with self.backend.lock:
+            if (low, high) != (first, last):
+                whole = bytearray(high - low)
+                for at in {low, high - 4}:
+                    whole[at - low : at - low + 4] = self.backend.read(handle.buffer, at, 4)
+                whole[first - low : last - low] = source
+                data = whole
+            self.backend.flush()
+            self.backend.guarded(
+                lambda: self.backend.device.queue.write_buffer(handle.buffer, low, data)
+            )
+
+    def copyout(self, target: memoryview, handle: Handle) -> None:
+        """Device to host, after everything launched before."""
+        first, last = handle.offset, handle.offset + len(target)
+        if first == last:
+            return
+        low, high = first & -4, -(-last // 4) * 4
+        with self.backend.lock:
+            data = self.backend.read(handle.buffer, low, high - low)
+        target[:] = data[first - low : last - low]
+
+    def offset(self, handle: Handle, byte_offset: int, nbytes: int) -> Handle:
+        """A part of the same memory."""
+        return Handle(handle.buffer, handle.offset + byte_offset, nbytes)
+
+
+class HostEvent(Event):
+    """A place in the queue of a device that has no clock: the host's, when it has come there."""
+
+    def __init__(self, backend: WebGpuBackend) -> None:
+        self.backend = backend
+        self.time = 0.0
+        backend.wait()
+        self.time = time.perf_counter()
+
+    def wait(self) -> None:
+        """It has happened."""
+        return
+
+    def seconds_since(self, earlier: HostEvent) -> float:
+        """By the host's clock."""
+        return self.time - earlier.time
+
+
+class DeviceEvent(Event):
+    """A time that the device writes when it comes there."""
+
+    def __init__(self, backend: WebGpuBackend) -> None:
+        self.backend = backend
+        self.seconds: float | None = None
+        self.buffer = backend.write_time()
+
+    def wait(self) -> None:
+        """Reads the time, for which everything before is waited."""
+        if self.seconds is None:
+            with self.backend.lock:
+                raw = self.backend.read(self.buffer, 0, 8)
+            self.seconds = int.from_bytes(bytes(raw), "little") * 1e-9
+
+    def seconds_since(self, earlier: DeviceEvent) -> float:
+        """By the device's clock."""
+        self.wait()
+        earlier.wait()
+        assert self.seconds is not None
+        assert earlier.seconds is not None
+        return max(self.seconds - earlier.seconds, 0.0)
+
+
+class WebGpuQueue(Queue):
+    """The queue of one device, and what waits to be put there."""
+
+    def __init__(self, backend: WebGpuBackend) -> None:
+        self.backend = backend
+
+    def signal(self) -> Event:
+        """An event behind all that was put in."""
+        backend = self.backend
+        return DeviceEvent(backend) if backend.has_clock else HostEvent(backend)
+
+    def copy(self, target: Handle, source: Handle, nbytes: int) -> bool:
+        """Between two buffers of the device, in whole words."""
+        places = (target.offset, source.offset, nbytes)
+        same = target.buffer is source.buffer or target.buffer._device is not source.buffer._device
+        if same or any([n % 4 for n in places]) or target.buffer._device is not self.backend.device:
+            return False
+        with self.backend.lock:
+            self.backend.flush()
+            encoder = self.backend.device.create_command_encoder()
+            encoder.copy_buffer_to_buffer(
+                source.buffer, source.offset, target.buffer, target.offset, nbytes
+            )
+            self.backend.submit(encoder)
+        return True
+
+    def finish(self) -> None:
+        """Waits until the queue is empty."""
+        self.backend.wait()
+
+
+class WebGpuBackend(Backend):
+    """One adapter with a device of its own."""
+
+    keeps_binaries = True
+    tries_schedules = True
+
+    def __init__(self, name: str, adapter: Any) -> None:
+        self.name = name
+        self.adapter = adapter
+        self.lock = threading.RLock()
+        self.limits = dict(adapter.limits)
+        features = [x for x in FEATURES if x in adapter.features]
+        try:
+            self.device = adapter.request_device_sync(
+                required_features=features, required_limits=self.limits
+            )
+        except Exception as error:
+            raise DeviceError(
+                f"{name}: the adapter {adapter.info['device']} gives no device: {error}; a newer "
+                "graphics driver may help"
+            ) from None
+        self.has_clock = "timestamp-query" in features
+        info = adapter.info
+        arch = one_word(f"{info['backend_type']} {info['device']} {info['description']}")
+        self.probed = webgpu_target(self.limits, "shader-f16" in features, arch)
+        self.waiting: list[Dispatch] = []
+        self.dead: list[Any] = []
+        self.shaders: dict[str, Shader] = {}
+        self.word: Any = None
+        super().__init__(name, WebGpuAllocator(self), WebGpuQueue(self))
+
+    @property
+    def target(self) -> Target:
+        """Target of the device."""
+        return self.probed
+
+    # compiling
+
+    def compile(self, source: str) -> bytes:
+        """The source itself, which the driver has looked at. Raises: CompileError."""
+        self.shaders[source] = self.shader(source)
+        return source.encode()
+
+    def shader(self, source: str) -> Shader:
+        """A shader with its pipeline.
+
+        Raises: CompileError; DeviceError for too many buffers, or too much shared memory, which
+        not every driver looks at.
+        """
+        wgpu = binding()
+        count, most = len(LaunchFacts.parse(source).buffers), self.probed.max_buffers
+        if count > most:
+            raise DeviceError(
+                f"{self.name}: a kernel has {count} buffers, and this device lets one have {most}; "
+                "computing parts of it first (contiguous) would do"
+            )
+        nbytes, room = shared_nbytes(source), self.probed.local_bytes
+        if nbytes > room:
+            raise DeviceError(
+                f"{self.name}: a kernel needs {nbytes:,} bytes of shared memory in a block and the "
+                f"device has {room:,}; smaller tiles (LOCAL, STAGE local) would do"
+            )
+        try:
+            with self.lock:
+                return Shader(self.device, source)
+        except (wgpu.GPUValidationError, wgpu.GPUPipelineError, wgpu.GPUInternalError) as error:
+            raise CompileError(f"{self.name}: wgpu refused generated WGSL:\n{error}") from None
+
+    def load(self, name: str, binary: bytes) -> Program:
+        """The kernel, ready to launch. Raises: CompileError."""
+        source = binary.decode()
+        shader = self.shaders.pop(source, None) or self.shader(source)
+        return WebGpuProgram(name, source, shader, self)
+
+    def make_graph(self, calls: Sequence[Call]) -> Graph | None:
+        """Launches whose arguments stay in one buffer, in one pass."""
+        return WebGpuGraph(calls, self)
+
+    # the queue
+
+    def guarded(self, action: Any) -> Any:
+        """Runs an action on the device and returns its result. Raises: MemoryError, DeviceError."""
+        wgpu = binding()
+        try:
+            return action()
+        except MemoryError as error:
+            raise MemoryError(str(error)) from None
+        except wgpu.GPUError as error:
+            text = str(error)
+            if "lost" in text.lower():
+                text += "; what was on the device is gone, and a new process opens it again"
+            raise DeviceError(f"{self.name}: {text}") from None
+
+    def put(self, dispatch: Dispatch) -> None:
+        """A launch, behind all that waits."""
+        with self.lock:
+            self.waiting.append(dispatch)
+            if len(self.waiting) >= MOST_WAITING:
+                self.flush()
+
+    def flush(self) -> None:
+        """Puts everything that waits into the device's queue; called with the lock held."""
+        if self.waiting:
+            now, self.waiting = self.waiting, []
+            self.run(now)
+        while self.dead:
+            self.dead.pop().destroy()
+
+    def run(self, dispatches: Sequence[Dispatch]) -> None:
+        """One pass with these launches; each sees what those before it wrote."""
+        encoder = self.device.create_command_encoder()
+        one_pass = encoder.begin_compute_pass()
+        last = None
+        for pipeline, group, blocks in dispatches:
+            if pipeline is not last:
+                one_pass.set_pipeline(pipeline)
+                last = pipeline
+            one_pass.set_bind_group(0, group)
+            one_pass.dispatch_workgroups(*blocks)
+        one_pass.end()
+        self.submit(encoder)
+
+    def submit(self, encoder: Any) -> None:
+        """Hands commands to the device. Raises: OutOfMemoryError, DeviceError."""
+        try:
+            self.guarded(lambda: self.device.queue.submit([encoder.finish()]))
+        except MemoryError as error:
+            raise OutOfMemoryError(
+                f"{self.name} has no room for what is launched ({error}); smaller batches would "
+                "help"
+            ) from None
+
+    def read(self, buffer: Any, at: int, nbytes: int) -> memoryview:
+        """Bytes of a buffer, after everything launched before; called with the lock held."""
+        self.flush()
+        try:
+            found: memoryview = self.guarded(
+                lambda: self.device.queue.read_buffer(buffer, at, nbytes)
+            )
+        except MemoryError as error:
+            raise OutOfMemoryError(
+                f"{self.name} has no room for a copy of {format_bytes(nbytes)} ({error})"
+            ) from None
+        return found
+
+    def wait(self) -> None:
+        """Returns when everything that was launched is done: a word is read behind it."""
+        wgpu = binding()
+        with self.lock:
+            if self.word is None:
+                usage = wgpu.BufferUsage
+                self.word = self.device.create_buffer(size=4, usage=usage.COPY_SRC | usage.COPY_DST)
+            self.read(self.word, 0, 4)
+
+    def write_time(self) -> Any:
+        """Has the device write its time behind all that was put in; the buffer."""
+        usage = binding().BufferUsage
+        with self.lock:
+            self.flush()
+            queries = self.device.create_query_set(type="timestamp", count=1)
+            size = self.limits["min-storage-buffer-offset-alignment"]
+            buffer = self.device.create_buffer(
+                size=max(size, 256), usage=usage.QUERY_RESOLVE | usage.COPY_SRC
+            )
+            encoder = self.device.create_command_encoder()
+            one_pass = encoder.begin_compute_pass(
+                timestamp_writes={"query_set": queries, "end_of_pass_write_index": 0}
+            )
+            one_pass.end()
+            encoder.resolve_query_set(
+                query_set=queries, first_query=0, query_count=1, destination=buffer,
+                destination_offset=0,
+            )  # fmt: skip
+            self.submit(encoder)
+            return buffer
