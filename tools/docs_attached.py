@@ -37,7 +37,7 @@ class AttachedFunctions(griffe.Extension):
 
     def on_package(self, *, pkg: Any, **_: Any) -> None:
         """Goes over the classes of `ops`."""
-        for module in pkg["mixin"].modules.values():
+        for module in pkg["ops"].modules.values():
             for cls in module.classes.values():
                 for name, member in list(cls.members.items()):
                     found = attached(member.value, module) if member.is_attribute else None

@@ -53,7 +53,7 @@ AT_THE_END_OF_CALLS = """
 import os, signal
 import llvmlite.binding.ffi as ffi
 from aster_ml import Tensor
-from aster_ml.runtime import llvm_jit
+from aster_ml.runtime.cpu import llvm_jit
 
 calls = caught = 0
 Plain = ffi._lib_fn_wrapper.__call__

@@ -71,7 +71,7 @@ def names(ops: set[Ops]) -> list[str]:
             set(),
             set(Ops),
         ),
-        ("renderer.llvm_rules.LLVM_RULES", set(LLVM_RULES), NO_RULE, set(ELEMENTWISE)),
+        ("renderer.llvm.rules.LLVM_RULES", set(LLVM_RULES), NO_RULE, set(ELEMENTWISE)),
         (
             "renderer.cstyle_rules.CSTYLE_RULES",
             set(CSTYLE_RULES),

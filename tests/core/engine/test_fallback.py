@@ -309,7 +309,7 @@ def test_a_jitted_function_goes_on_too(place: str, monkeypatch: pytest.MonkeyPat
 def test_a_search_that_fails_leaves_the_default_schedule(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls = broken(monkeypatch, "engine.search.starts", RecursionError("too deep"))
+    calls = broken(monkeypatch, "engine.search.beam.starts", RecursionError("too deep"))
     with Context(BEAM=1, BEAM_SECONDS=1):
         (path,) = told_once(
             run(lambda: (memory(64, 48).exp(), np.exp(memory(64, 48).numpy()))), {"search"}

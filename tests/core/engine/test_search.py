@@ -144,7 +144,7 @@ def test_search_gives_right_results_and_is_kept_for_later_processes(cache_folder
     program = (
         "import numpy as np\n"
         "from aster_ml import Tensor\n"
-        "from aster_ml.engine import search\n"
+        "from aster_ml.engine.search import beam as search\n"
         "a = np.arange(576, dtype=np.float32).reshape(24, 24) % 7\n"
         "found = (Tensor(a) @ Tensor(a)).numpy()\n"
         "assert np.array_equal(found, a @ a), found\n"

@@ -12,7 +12,7 @@ from aster_ml import Tensor, dtypes
 from aster_ml.errors import ArgumentError
 from aster_ml.formats.ggml.blocks import FORMATS, NAMED
 from aster_ml.nn.state import QuantTensor, get_state_dict, gguf_load
-from tests.library.nn.test_gguf import gguf_file
+from tests.library.formats.test_gguf import gguf_file
 
 QUANTISED = [row.name for row in FORMATS.values() if row.elements > 1]
 

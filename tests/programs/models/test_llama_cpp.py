@@ -15,8 +15,8 @@ import pytest
 
 from aster_ml import Tensor
 from aster_ml.nn.state import QuantTensor, ggml_quantize, gguf_save
-from tests.library.nn.test_ggml_quantise import REFERENCE, odd_values, values
-from tests.library.nn.test_gguf_save import EVERY_TYPE, WRITTEN
+from tests.library.formats.test_ggml_quantise import REFERENCE, odd_values, values
+from tests.library.formats.test_gguf_save import EVERY_TYPE, WRITTEN
 
 pytestmark = pytest.mark.slow
 # Scalars of `EVERY_TYPE` and the results of llama.cpp's functions for them.
