@@ -26,15 +26,27 @@ from aster_ml.extend import cache_folder, passed_parts, reproduce
 from aster_ml.processes import run_python
 from aster_ml.viz.command import run_viz
 
-# Modules of `apps`, each with a command line of its own.
+
+class App(NamedTuple):
+    """A program behind a subcommand."""
+
+    module: str
+    about: str
+
+
+# Programs with a command line of their own: the module of each below the package, and what it does.
 APPS = {
-    "run": "run an ONNX model: inputs, outputs, operators, time, kernels",
-    "demo": "train a small network on real digits",
-    "export": "write a function or a model as a program of its own: C, WebAssembly, a page",
-    "embed": "how near sentences are to one another, by a model from a folder",
-    "finetune": "teach a language model from lines of chats or texts, on a CPU",
-    "llm": "chat with a language model from a GGUF file, measure it, serve it",
-    "lesson": "list, run and check the lessons of a clone",
+    "run": App("apps.run", "run an ONNX model: inputs, outputs, operators, time, kernels"),
+    "demo": App("apps.demo", "train a small network on real digits"),
+    "export": App(
+        "export", "write a function or a model as a program of its own: C, WebAssembly, a page"
+    ),
+    "embed": App("apps.embed", "how near sentences are to one another, by a model from a folder"),
+    "finetune": App(
+        "apps.finetune", "teach a language model from lines of chats or texts, on a CPU"
+    ),
+    "llm": App("apps.llm", "chat with a language model from a GGUF file, measure it, serve it"),
+    "lesson": App("apps.lesson", "list, run and check the lessons of a clone"),
 }
 # How a character is written that an encoding has not.
 UNSHOWN = "backslashreplace"
@@ -145,7 +157,7 @@ def run_app(name: str, arguments: Sequence[str], in_place: bool = False) -> int:
     """
     form = os.environ.get("PYTHONIOENCODING", f":{UNSHOWN}")
     return run_python(
-        ["-m", f"aster_ml.apps.{name}", *arguments], {"PYTHONIOENCODING": form}, in_place
+        ["-m", f"aster_ml.{APPS[name].module}", *arguments], {"PYTHONIOENCODING": form}, in_place
     )
 
 
@@ -181,12 +193,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--self-test", metavar="DEVICE",
         help="hold a device to what the ops mean, for two minutes at most, and keep the outcome",
     )  # fmt: skip
-    for name, text in APPS.items():
-        commands.add_parser(name, help=text, add_help=False, prefix_chars="\0").add_argument(
+    for name, app in APPS.items():
+        commands.add_parser(name, help=app.about, add_help=False, prefix_chars="\0").add_argument(
             "arguments", nargs="*", help="passed on"
         )
     commands.add_parser(
-        "reproduce", help="do again what failed inside, from the text that a warning names"
+        "reproduce", help="do again what failed inside, from the app.about that a warning names"
     ).add_argument("path", help="the text")
     commands.add_parser(
         "viz", help="look into a run: aster viz SCRIPT, ls, show, diff",
