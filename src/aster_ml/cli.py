@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from aster_ml import Device, Tensor, __version__
 from aster_ml.allocator import format_bytes
