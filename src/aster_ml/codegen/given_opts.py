@@ -1,11 +1,12 @@
 """Opts that somebody asks for, by hand or from a search: what they may be done to.
 
-Receives a kernel and an Opt; raises KernelOptError where the kernel would be wrong with it. What an
-Opt does to the graph is the business of `kernel`.
+Receives a kernel and Opts; applies them, or raises KernelOptError where the kernel would be wrong
+with one. What an Opt does to the graph says `apply`.
 """
 
 from __future__ import annotations
 
+from aster_ml.codegen.apply import apply
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.staging.dot_packing import find_product, words_of
@@ -13,6 +14,18 @@ from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
 from aster_ml.target.tensor_cores import ROWS
 from aster_ml.uop.ranges import size_of
+
+
+def apply_given(
+    kernel: Kernel, opts: tuple[Opt, ...], target: Target, by_hand: bool = False
+) -> None:
+    """Applies Opts that somebody asks for; written `by_hand`, an UPCAST may be SIMD.
+
+    Raises: KernelOptError where the kernel would be wrong with one of them.
+    """
+    for opt in opts:
+        check_opt(kernel, opt, target)
+        apply(kernel, as_simd(kernel, opt, opts) if by_hand else opt)
 
 
 def as_simd(kernel: Kernel, opt: Opt, opts: tuple[Opt, ...]) -> Opt:

@@ -8,11 +8,10 @@ its function. `docs/reference/passes.md` is made from this page.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from aster_ml.codegen.apply import apply
 from aster_ml.codegen.decompose.ops import decompose_kernel
-from aster_ml.codegen.given_opts import as_simd, check_opt
+from aster_ml.codegen.given_opts import apply_given
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.indices import lower_addresses
 from aster_ml.codegen.lower.linearize import check_scratch, linearize
@@ -39,8 +38,7 @@ from aster_ml.codegen.plans import (
     TileEpilogue,
     UnpackedOperand,
 )
-from aster_ml.codegen.policy.cpu.heuristic import choose_opts
-from aster_ml.codegen.policy.cpu.staging import choose_row, choose_staging
+from aster_ml.codegen.policy.protocol import policy_of
 from aster_ml.codegen.prefetch import ask_for_next_blocks
 from aster_ml.codegen.staging.accumulators import sum_rows
 from aster_ml.codegen.staging.dot_packing import pack_words
@@ -60,16 +58,21 @@ from aster_ml.codegen.transforms.trip_counts import limit_reductions
 from aster_ml.codegen.transforms.unpacked import is_unpacked, split_at_blocks
 from aster_ml.codegen.transforms.unroll_stacks import share_loads
 from aster_ml.codegen.transforms.wide_fields import widen_fields
-from aster_ml.codegen.work_groups.chained_products import build_chain
-from aster_ml.codegen.work_groups.shared_memory import build_blocks
-from aster_ml.codegen.work_groups.tma_epilogue import drain_boxes
-from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS
+from aster_ml.config import NOOPT
+from aster_ml.late import late
 from aster_ml.target import INTERPRETER, Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.passes import Pass, PassClock
 from aster_ml.watch import WATCHERS
+
+if TYPE_CHECKING:
+    from aster_ml.codegen.work_groups import chained_products, shared_memory, tma_epilogue
+else:
+    chained_products = late("codegen.work_groups.chained_products")
+    shared_memory = late("codegen.work_groups.shared_memory")
+    tma_epilogue = late("codegen.work_groups.tma_epilogue")
 
 
 def on_cpu(kernel: Kernel, target: Target) -> bool:
@@ -105,6 +108,24 @@ def unpacks(kernel: Kernel, target: Target) -> bool:
 def multiplies_bytes(kernel: Kernel, target: Target) -> bool:
     """Kernels that load int8, of targets that multiply four of them at once."""
     return has_bytes(kernel, target) and not NOOPT
+
+
+# What a kernel of a CPU never runs is imported by the kernel that does.
+
+
+def build_chain(kernel: Kernel, target: Target) -> None:
+    """Builds the graph in program order of chained products that an Opt has asked for."""
+    chained_products.build_chain(kernel, target)
+
+
+def build_blocks(kernel: Kernel, target: Target) -> None:
+    """Makes work-groups: block and work-item numbers, local memory and barriers."""
+    shared_memory.build_blocks(kernel, target)
+
+
+def drain_boxes(linear: Linear, kernel: Kernel, target: Target) -> Linear:
+    """Waits for asynchronous stores (TMA) before their memory is filled anew, and at the end."""
+    return tma_epilogue.drain_boxes(linear, kernel, target)
 
 
 KERNEL = "kernel"
@@ -274,22 +295,13 @@ def schedule_kernel(
     the one that costs least, but one of the next.
     """
     kernel = Kernel(ast)
-    if plain or (NOOPT and opts is None):
+    if plain or kernel.in_order or (NOOPT and opts is None):
         return kernel
     run_passes(BEFORE_OPTS, kernel, target, PassClock(), plain)
-    if target.is_cpu and (opts is None or by_hand):
-        choose_row(kernel, target)
-    if opts is None:
-        if DETERMINISTIC:
-            # The same choices whatever the number of threads, so the same order of additions.
-            target = replace(target, threads=SAME_THREADS)
-        choose_opts(kernel, target, rank)
+    if opts is None or by_hand:
+        policy_of(target).choose(kernel, target, rank, opts)
     else:
-        for opt in opts:
-            check_opt(kernel, opt, target)
-            apply(kernel, as_simd(kernel, opt, opts) if by_hand else opt)
-    if (opts is None or by_hand) and optimised(kernel, target) and not kernel.in_order:
-        choose_staging(kernel, target)
+        apply_given(kernel, opts, target)
     for w in WATCHERS:
         w.arranged(kernel, target)
     return kernel

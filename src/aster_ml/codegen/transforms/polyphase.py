@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from aster_ml.codegen.apply import apply
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.policy.body_size import MAX_BODY
 from aster_ml.codegen.policy.cpu.costs import (
     LONGEST_ROW,
-    MAX_BODY,
     Plan,
 )
 from aster_ml.codegen.tails import may_split, shifted_lanes

@@ -28,7 +28,8 @@ from typing import Any, NamedTuple
 from aster_ml.backend import Backend
 from aster_ml.codegen.opts import Opt, parse_opts
 from aster_ml.codegen.passes import schedule_kernel
-from aster_ml.codegen.search_space import applied, is_small, neighbours, starts
+from aster_ml.codegen.policy.protocol import policy_of
+from aster_ml.codegen.search_space import applied, neighbours, starts
 from aster_ml.config import (
     BEAM,
     BEAM_SECONDS,
@@ -479,7 +480,8 @@ def may_be_taken(ast: UOp, target: Target, opts: tuple[Opt, ...]) -> bool:
     kernel = applied(ast, target, opts)
     if kernel is None:
         return False
-    return is_small(kernel) or opts == tuple(schedule_kernel(ast, target).applied)
+    fits = policy_of(target).fits(kernel, target)
+    return fits or opts == tuple(schedule_kernel(ast, target).applied)
 
 
 def find_opts(ast: UOp, device: str, target: Target) -> tuple[Opt, ...] | None:

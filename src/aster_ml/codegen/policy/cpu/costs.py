@@ -2,7 +2,7 @@
 
 A cost is estimated from the strides of accesses alone, before lanes are chosen; what a kernel
 takes once they are is estimated in `codegen/estimate`, by the same figures (`target/costs`).
-Nothing here chooses or changes anything: that is `cpu/heuristic` and `gpu/heuristic`.
+Nothing here chooses or changes anything: that is `cpu/heuristic`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.opts import axis_name
-from aster_ml.codegen.staging.panel import (
-    uses_of,
-)
+from aster_ml.codegen.policy.body_size import MAX_BODY
+from aster_ml.codegen.staging.panel import uses_of
 from aster_ml.codegen.tails import can_overlap
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, next_power2
@@ -59,9 +58,6 @@ LEAST_SUMMED_TURNED = 256
 MAX_WRITTEN_OUT = 8
 # Products that windows over a short axis are written out to, at most.
 MAX_PRODUCTS = 128
-# Most nodes times lane instances in one loop body: keeps compile time and registers in hand. Of
-# what is written out because it has to be, and in a search, there may be four times as many.
-MAX_BODY = 512
 
 
 @dataclass

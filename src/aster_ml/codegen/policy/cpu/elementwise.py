@@ -14,9 +14,9 @@ from aster_ml.codegen.estimate import pays_threads
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.pipeline.plan import folds_of_next, row_stage
 from aster_ml.codegen.plans import RowSums
+from aster_ml.codegen.policy.body_size import MAX_BODY
 from aster_ml.codegen.policy.cpu.costs import (
     FEW_STEPS,
-    MAX_BODY,
     MAX_WRITTEN_OUT,
     Plan,
     between,

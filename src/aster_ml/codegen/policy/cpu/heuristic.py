@@ -1,7 +1,7 @@
 """Default schedules of CPUs: which Opts a kernel gets, by the cost model in `cpu/costs`.
 
 Receives a Kernel and a Target and applies Opts to the Kernel. Nothing here knows ops; what a choice
-costs is said in `cpu/costs`, and devices with work-groups are served by `gpu/heuristic`.
+costs is said in `cpu/costs`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from aster_ml.codegen.estimate import estimate
 from aster_ml.codegen.kernel import Decision, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.plans import Halo, RowSums
+from aster_ml.codegen.policy.body_size import MAX_BODY
 from aster_ml.codegen.policy.cpu.block_product import choose_blocks
 from aster_ml.codegen.policy.cpu.costs import (
-    MAX_BODY,
     MAX_TILE_SIDE,
     MAX_WRITTEN_OUT,
     ROWS,
@@ -54,7 +54,6 @@ from aster_ml.codegen.policy.cpu.tails import results_beside, uneven_sides
 from aster_ml.codegen.policy.cpu.transpose import tile_transposed
 from aster_ml.codegen.policy.cpu.unpacked_product import choose_unpacked, order_for_unpacked
 from aster_ml.codegen.policy.cpu.vectorize import choose_vector
-from aster_ml.codegen.policy.gpu.heuristic import choose_group_opts
 from aster_ml.codegen.staging.panel import panel_of
 from aster_ml.codegen.staging.row import max_nbytes as max_row_nbytes
 from aster_ml.codegen.tails import can_overlap, may_split, overlaps, shifted_lanes
@@ -94,9 +93,6 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
         return
     if any([size_of(r) == 0 for r in kernel.axes]):
         # Of nothing, plain loops are as quick as any.
-        return
-    if target.has_local:
-        choose_group_opts(plan, rank)
         return
     if choose_blocks(plan) or choose_dot(plan) or choose_unpacked(plan):
         return

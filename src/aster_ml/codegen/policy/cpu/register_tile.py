@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.plans import Halo, UnpackedOperand
+from aster_ml.codegen.policy.body_size import MAX_BODY
 from aster_ml.codegen.policy.cpu.costs import (
-    MAX_BODY,
     MAX_GAP,
     MAX_PRODUCTS,
     Plan,

@@ -14,9 +14,9 @@ from aster_ml.codegen.apply import apply
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.plans import Halo
+from aster_ml.codegen.policy.body_size import MAX_BODY
 from aster_ml.codegen.policy.cpu.costs import (
     LONGEST_ROW,
-    MAX_BODY,
     MAX_WRITTEN_OUT,
     Plan,
     nest_of,

@@ -10,8 +10,8 @@ from aster_ml.codegen.apply import apply
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.plans import PackedPanel
+from aster_ml.codegen.policy.body_size import MAX_BODY
 from aster_ml.codegen.policy.cpu.costs import (
-    MAX_BODY,
     MAX_ROW_VALUES,
     MAX_TILE_SIDE,
     MAX_WRITTEN_OUT,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from aster_ml.codegen.apply import apply, upcast
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
-from aster_ml.codegen.policy.cpu.costs import MAX_BODY, Plan, axis_of
+from aster_ml.codegen.policy.body_size import MAX_BODY
+from aster_ml.codegen.policy.cpu.costs import Plan, axis_of
 from aster_ml.codegen.policy.cpu.loop_order import set_order
 from aster_ml.codegen.policy.cpu.prefetch import past_caches
 from aster_ml.codegen.policy.cpu.tails import MOST_TWICE, tail_overhead

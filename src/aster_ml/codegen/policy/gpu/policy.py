@@ -1,17 +1,20 @@
-"""Lists changes that a search may make to a schedule of work-groups: further Opts, other sizes.
+"""The policy for devices with work-groups: the default schedule, and what a search may change.
 
-Receives a kernel whose Opts are applied, those Opts and a Target; returns lists of Opts, each one
-change away. Some do not fit the kernel, which shows when they are applied. Which of them is
-faster is not known here.
+Receives a kernel and a Target; `policy/protocol` says what its functions answer. Some of the Opts
+that a search may add do not fit the kernel, which shows when they are applied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from aster_ml.codegen.estimate import estimate
+from aster_ml.codegen.given_opts import apply_given
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.plans import CopyPipeline, Fragments, ProducerWarp, ResultTile, SharedTile
+from aster_ml.codegen.policy.body_size import is_small
+from aster_ml.codegen.policy.gpu.heuristic import choose_group_opts
 from aster_ml.codegen.work_groups.numbering import axes_in_rows, ranges_of_kind
 from aster_ml.codegen.work_groups.tensor_cores import product_of, reads_boxes
 from aster_ml.config import ALLOW_TF32
@@ -32,6 +35,8 @@ PLACES = {
 }  # fmt: skip
 ITEMS, LANES, STRIPS, STAGES = (2, 4, 8, 16, 32, 64), (2, 4, 8), (1, 2, 4, 8, 16, 32), (2, 3, 4)
 ROWS_AT_ONCE = (2, 4, 8, 16)
+# Whole schedules that a search sets out from: tiles of tensor cores, with stages, and others.
+TILE_RANKS, RANKS = 25, 4
 # What comes as half and double; what one more or one less.
 HALVED = frozenset({"LOCAL", "GROUP", "STAGE local", "VECTOR", "BLOCKS order", "BLOCKS loop"})
 COUNTED = frozenset({"PIPELINE copies", "PIPELINE producer"})
@@ -43,8 +48,21 @@ BUSY_ITEMS = 128
 MOST_REGISTERS, BLOCK_REGISTERS = 255, 65536
 
 
-def inserted(opts: Opts, more: Opts) -> Opts:
-    """A schedule with more Opts, each behind those that come before it."""
+def choose(kernel: Kernel, target: Target, rank: int = 0, by_hand: Opts | None = None) -> None:
+    """Blocks and work-items by price, or Opts written by hand, which nothing completes."""
+    if by_hand is not None:
+        apply_given(kernel, by_hand, target, by_hand=True)
+    elif target.compiles and all([size_of(r) for r in kernel.axes]):
+        choose_group_opts(kernel, target, rank)
+
+
+def ranks(target: Target) -> int:
+    """One for each tile of a tensor core, with each number of stages."""
+    return TILE_RANKS if target.tensor_cores else RANKS
+
+
+def insert(opts: Opts, more: Opts) -> Opts:
+    """Each behind those that come before it."""
     for opt in more:
         place = PLACES.get(opt.op, 7)
         at = next((i for i, o in enumerate(opts) if PLACES.get(o.op, 7) > place), len(opts))
@@ -64,8 +82,8 @@ def additions(kernel: Kernel, target: Target) -> Iterator[Opts]:
     """Opts that may still come."""
     for r in kernel.output_loops:
         axis, size = axis_name(r), size_of(r)
-        for op, sizes in ((OptOps.LOCAL, ITEMS), (OptOps.UPCAST, LANES), (OptOps.VECTOR, LANES)):
-            for n in sizes:
+        for op, numbers in ((OptOps.LOCAL, ITEMS), (OptOps.UPCAST, LANES), (OptOps.VECTOR, LANES)):
+            for n in numbers:
                 if n <= size:
                     yield filled(r, Opt(op, axis, n))
         for n in ROWS_AT_ONCE:
@@ -75,8 +93,8 @@ def additions(kernel: Kernel, target: Target) -> Iterator[Opts]:
             yield (Opt(OptOps.BLOCKS, axis, 2, how="cluster"),)
     for r in kernel.facts.reduced:
         axis, size = axis_name(r), size_of(r)
-        for op, sizes in ((OptOps.GROUP, ITEMS), (OptOps.UNROLL, LANES), (OptOps.VECTOR, LANES)):
-            for n in sizes:
+        for op, numbers in ((OptOps.GROUP, ITEMS), (OptOps.UNROLL, LANES), (OptOps.VECTOR, LANES)):
+            for n in numbers:
                 if n <= size:
                     yield filled(r, Opt(op, axis, n))
         if kernel.plan(SharedTile) is None:
@@ -110,7 +128,7 @@ def tensor_cores(kernel: Kernel, depth: UOp, target: Target) -> Iterator[Opts]:
             yield (*masks, Opt(OptOps.TC, axis_name(depth), number))
 
 
-def others(opt: Opt, target: Target) -> Iterator[Opt]:
+def sizes(opt: Opt, target: Target) -> Iterator[Opt]:
     """An Opt with another number, or done another way."""
     if opt.kind in HALVED:
         yield from [opt._replace(arg=n) for n in (opt.arg // 2, opt.arg * 2) if n > 0]
@@ -131,7 +149,7 @@ def fits(kernel: Kernel, target: Target) -> bool:
     Accumulators lie in registers: those of a work-item, and of all of a block.
     """
     items = items_of(kernel)
-    if items > target.max_group:
+    if items > target.max_group or not is_small(kernel):
         return False
     if not target.warp:
         return True
@@ -147,6 +165,11 @@ def items_of(kernel: Kernel) -> int:
         for kind in (AxisType.LOCAL, AxisType.GROUP)
     )
     return int(prod(locals_) * prod(set(groups) - set(locals_)))
+
+
+def cycles(kernel: Kernel, target: Target) -> float:
+    """Cycles of the resource that takes longest, with what stands idle."""
+    return estimate(kernel, target).busy * idle(kernel, target)
 
 
 def idle(kernel: Kernel, target: Target) -> float:
