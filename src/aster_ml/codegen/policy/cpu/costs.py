@@ -26,38 +26,19 @@ from aster_ml.uop.ranges import iterations, size_of
 RANGE, LOOP = Ops.RANGE, AxisType.LOOP
 # Longest gap between elements that are stored interleaved with those in the gap.
 MAX_GAP = 8
-# Steps of a reduction that are written out so that SIMD lanes have a row each.
-LONGEST_ROW = 32
 # Longest side of a register tile.
 MAX_TILE_SIDE = 16
 # Results of a register tile that one loaded value may be expected to serve. Measured: on strided
 # convolutions, 2026-11-21 (docs/explanation/tuning/panels.md).
 TILE_REUSE = 6
-# Chunks for each thread, at most, of an axis that threads do not divide.
-MOST_CHUNKS = 4
 # Rows that a reduction over rows takes at a time: prefetchers follow so many, and their sums in
-# scratch are read and written once for all of them. It does no more than that to each element.
-ROWS, MAX_ROW_VALUES = 8, 8
+# scratch are read and written once for all of them. It does no more than so many things to each
+# element. Measured: rows eight at a time, 2026-11-24 (docs/explanation/tuning/reductions.md).
+ROWS = 8
 # The least steps of a loop whose body is repeated to keep the processor busy.
 LEAST_REPEATED = 256
-# Steps of a loop up to which the loop around it is repeated for its sake.
-FEW_STEPS = 4
-# Lines of code that the load or store of a SIMD value takes, and of one whose lanes lie apart, in
-# runs; and the least steps of the sum before a loop over the results of a register tile.
-LINES, LINES_APART, LEAST_SUMMED = 2, 14, 128
-# Of all that is done with these results, the lines that the loop has to save. Measured: on two
-# cores of a Zen 4, 2026-11-21 (docs/explanation/tuning/compile-time-llvm.md; 100 cost up to 5%).
-LEAST_SAVED = 200
-# The same where one block is transposed at a time: lines of each value and those that it has to
-# save; and the most nodes for each result that are computed in as few lanes.
-LINES_TURNED, LEAST_TURNED, MOST_NARROW = 5, 60, 8
-# And the least steps of the sum. Measured: on two cores of a Zen 4, 2026-11-21
-# (docs/explanation/tuning/compile-time-llvm.md; 147 steps cost 3 to 5%, 25 up to 20%).
-LEAST_SUMMED_TURNED = 256
 # Steps of a short loop that are written out.
 MAX_WRITTEN_OUT = 8
-# Products that windows over a short axis are written out to, at most.
-MAX_PRODUCTS = 128
 
 
 @dataclass
@@ -222,7 +203,7 @@ def accumulators(plan: Plan, u: UOp) -> int:
         return costs.accumulators
     if len(folds) == 2 and any([u in toposort(v.src[0]) for v in folds]):
         return costs.accumulators
-    room = (plan.target.vector_registers or 16) // 2
+    room = plan.target.registers // 2
     return max(costs.accumulators, min(costs.maximum * costs.accumulators, room))
 
 
@@ -251,7 +232,7 @@ def unroll_for_ilp(target: Target, nodes: int) -> int:
     """The same for a loop that is long enough."""
     wanted = next_power2(ceildiv(target.costs.chains * nodes, target.costs.in_flight))
     # A body takes about eight registers.
-    room = max((target.vector_registers or 16) // 8, 1)
+    room = max(target.registers // 8, 1)
     return int(min(wanted, room, ceildiv(MAX_BODY, nodes)))
 
 
@@ -266,7 +247,7 @@ def chunk_count(plan: Plan, axis: UOp, loops: list[UOp]) -> int:
         return 0
     if size % threads == 0 or can_overlap(plan.kernel):
         return threads
-    return next((n for n in divisors(size) if threads <= n <= MOST_CHUNKS * threads), 0)
+    return next((n for n in divisors(size)[:-1] if threads <= n), 0)
 
 
 def sharing_cost(plan: Plan, axis: UOp, loops: list[UOp], panel: Access | None) -> float:

@@ -16,7 +16,6 @@ from aster_ml.codegen.pipeline.plan import folds_of_next, row_stage
 from aster_ml.codegen.plans import RowSums
 from aster_ml.codegen.policy.body_size import MAX_BODY
 from aster_ml.codegen.policy.cpu.costs import (
-    FEW_STEPS,
     MAX_WRITTEN_OUT,
     Plan,
     between,
@@ -46,11 +45,11 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
-# Pages that the stores of one step go to, from which on each gets several lines at a time.
-MANY_PAGES = 9
 # SIMD values side by side from which on rows are stored later in caches too: fewer take longer so
 # (docs/explanation/tuning/pipelining.md). Measured: on a Zen 4, 2026-11-23.
 BESIDE_LATER = 3
+# Steps of a loop up to which the loop around it is repeated for its sake.
+FEW_STEPS = 4
 # Nodes of a body up to which it is repeated for the loop's own sake.
 MOST_WIDENED = 24
 # Rows to try side by side that divide by the same: what a divisor takes is done once for them.
@@ -153,8 +152,8 @@ def lanes_beside(plan: Plan) -> int:
     """SIMD values that stacks which are written out put side by side already.
 
     Few do not count, nor those of which an access takes lanes that lie apart in runs, since wider
-    ones have longer runs; nor where a store goes to many pages at each step, of which each is to
-    get some lines at a time.
+    ones have longer runs; nor where a store goes to more pages at each step than a cache has
+    places for lines at one offset: each is to get some lines at a time.
     """
     kernel = plan.kernel
     written = [r for r in kernel.outputs if r.arg.kind is AxisType.UPCAST]
@@ -167,7 +166,7 @@ def lanes_beside(plan: Plan) -> int:
         default=1,
     )
     # Lanes that are loaded one by one are so much code that the rest does not matter.
-    counts = beside >= FEW_STEPS and not runs and (apart or pages < MANY_PAGES)
+    counts = beside >= FEW_STEPS and not runs and (apart or pages <= plan.target.ways)
     return beside if counts else 1
 
 

@@ -145,7 +145,7 @@ def choose_tile(plan: Plan) -> None:
     loads = [a for a in plan.accesses if a.node in mine]
     if not loads or not outputs:
         return
-    registers = plan.target.vector_registers or 16
+    registers = plan.target.registers
     panel = panel_of(kernel)
     outputs = [r for r in outputs if not kernel.fills_slab(r)]
     overlap = kernel.plan(Halo) is not None or can_overlap(kernel)

@@ -25,13 +25,13 @@ from aster_ml.helpers import ceildiv, divisors
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ranges import iterations, size_of
 
-# First caches that the columns of a strip fill that is read where it lies; and from how many tiles
-# of rows they are read.
-STRIP_PART, LEAST_TILES = 2, 2
+# First caches that the columns of a strip fill that is read where it lies.
+STRIP_PART = 2
 # Most tiles of rows, fewer than pay for a packed panel, whose filling brings nothing else: those of
 # SIMD values of a line. Measured: on a Zen 4, 2026-11-24 (docs/explanation/tuning/prefetch.md).
 MOST_TILES = 20
-# Steps of a strip come in multiples of so many.
+# Steps of a strip come in multiples of those that are transposed together. Measured: on two cores
+# of a Zen 4, 2026-11-21 (docs/explanation/tuning/compile-time-llvm.md).
 EVEN_STEPS = 16
 
 
@@ -115,7 +115,7 @@ def strips_in_place(plan: Plan) -> bool:
     line_lanes = min(8 * plan.target.line_nbytes, plan.target.vector_bits)
     most = MOST_TILES * line_lanes // (8 * plan.target.line_nbytes)
     masked = found[0].node.src[1:] and not plan.target.masks
-    if masked or not LEAST_TILES <= size_of(rows) <= most:
+    if masked or not 1 < size_of(rows) <= most:
         return False
     run = run_of_lanes(found[0]) * found[0].buffer.dtype.itemsize
     count = ceildiv(size_of(reduced[0]) * run, STRIP_PART * plan.target.cache_bytes[0])

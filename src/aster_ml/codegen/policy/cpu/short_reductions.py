@@ -15,12 +15,7 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.plans import Halo
 from aster_ml.codegen.policy.body_size import MAX_BODY
-from aster_ml.codegen.policy.cpu.costs import (
-    LONGEST_ROW,
-    MAX_WRITTEN_OUT,
-    Plan,
-    nest_of,
-)
+from aster_ml.codegen.policy.cpu.costs import MAX_WRITTEN_OUT, Plan, nest_of
 from aster_ml.codegen.tails import can_overlap
 from aster_ml.dtype import dtypes
 from aster_ml.target import BLOCK_NBYTES, Target
@@ -72,7 +67,7 @@ def row_lanes(plan: Plan, axis: UOp | None, lanes: int) -> int:
     if any([r.src[0].op is not Ops.CONST for u in kernel.reduces for r in u.src[1:]]):
         return 0
     steps = [iterations(list(u.src[1:])) for u in kernel.reduces]
-    if not all(axis in u.ranges for u in kernel.reduces) or max(steps) > LONGEST_ROW:
+    if not all(axis in u.ranges for u in kernel.reduces) or max(steps) > plan.target.registers:
         return 0
     owner = kernel.facts.owners
     loads = [a for a in plan.accesses if a.node in owner]

@@ -12,16 +12,6 @@ from aster_ml.codegen.decompose.slots import LONG, more_slots
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.plans import PackedWords, PeeledStep
-from aster_ml.codegen.policy.cpu.costs import (
-    LEAST_SAVED,
-    LEAST_SUMMED,
-    LEAST_SUMMED_TURNED,
-    LEAST_TURNED,
-    LINES,
-    LINES_APART,
-    LINES_TURNED,
-    MOST_NARROW,
-)
 from aster_ml.codegen.policy.cpu.panel import choose_panel
 from aster_ml.codegen.policy.cpu.tails import choose_last_steps
 from aster_ml.codegen.staging.epilogue import accesses_after, lanes_in_loop, tile_of
@@ -33,6 +23,19 @@ from aster_ml.target import BLOCK_NBYTES, Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.ops import ELEMENTWISE
 from aster_ml.uop.ranges import iterations, size_of
+
+# Lines of code that the load or store of a SIMD value takes, and of one whose lanes lie apart, in
+# runs; and the least steps of the sum before a loop over the results of a register tile.
+LINES, LINES_APART, LEAST_SUMMED = 2, 14, 128
+# Of all that is done with these results, the lines that the loop has to save. Measured: on two
+# cores of a Zen 4, 2026-11-21 (docs/explanation/tuning/compile-time-llvm.md; 100 cost up to 5%).
+LEAST_SAVED = 200
+# The same where one block is transposed at a time: lines of each value and those that it has to
+# save; and the most nodes for each result that are computed in as few lanes.
+LINES_TURNED, LEAST_TURNED, MOST_NARROW = 5, 60, 8
+# And the least steps of the sum. Measured: on two cores of a Zen 4, 2026-11-21
+# (docs/explanation/tuning/compile-time-llvm.md; 147 steps cost 3 to 5%, 25 up to 20%).
+LEAST_SUMMED_TURNED = 256
 
 
 def choose_row(kernel: Kernel, target: Target) -> None:

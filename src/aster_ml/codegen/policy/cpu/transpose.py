@@ -22,7 +22,8 @@ from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
 
 # Lines of a row that a transpose past the caches reads before it goes on to the next rows: runs
-# long enough for memory, and few enough rows for the first cache.
+# long enough for memory, and few enough rows for the first cache. Measured: on one thread of a Zen
+# 4, 2026-11-23 (docs/explanation/tuning/transposes.md).
 LINES_READ = 4
 # What a tile of a transpose may do twice at the ends of its axis: without it each element is
 # gathered on its own.

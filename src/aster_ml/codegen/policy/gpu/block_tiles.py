@@ -78,10 +78,8 @@ GROUP_TILES = (
 # Stages of local memory, where copies go on by themselves: two are read and filled, the others are
 # on their way.
 MOST_STAGES = 4
-# Bytes that a processor has to have on their way, so that memory is busy; and most stages for it.
-ON_THEIR_WAY, MOST_SHORT = 48 << 10, 8
-# So many are left where results have memory of their own.
-LEAST_STAGES = 3
+# Bytes that a processor has to have on their way, so that memory is busy.
+ON_THEIR_WAY = 48 << 10
 # What one multiplication and addition of float32 takes on an A100 is 1: what it takes on a tensor
 # core, and to read four bytes of local memory.
 ON_CORE = A100.multiplications / A100.on_cores
@@ -91,11 +89,11 @@ FROM_BOXES = A100.multiplications / H100.on_cores
 # Blocks of a cluster: processors stand in pairs, and by four some of them would have no block.
 # Source: NVIDIA H100 Tensor Core GPU Architecture (white paper): two SMs a TPC, 66 TPCs.
 PAIR = 2
-# Accumulators of a work-item: half of the registers that it can have. Source: CUDA C++ Programming
-# Guide, "Technical Specifications per Compute Capability" (255).
-MOST_SUMS = 128
-# The same where a product of fp8 is made of several instructions, with operands of their own.
-MOST_SUMS_APART = 32
+# Accumulators of a work-item: half of the registers that it can have.
+MOST_SUMS = ceildiv(A100.own_registers, 2)
+# The same where a product of fp8 is made of several instructions, with operands of their own: those
+# that leave room for all other work-items.
+MOST_SUMS_APART = A100.registers // A100.items
 
 
 def price(
@@ -198,7 +196,7 @@ def use_boxes(kernel: Kernel, target: Target, depth: UOp, best: Choice) -> None:
             apply(kernel, Opt(OptOps.STAGE, arg=1, how="out"))
         return
     beside = min(most, stages_in(sides, target, prod(sides) * itemsize))
-    leaves = leaves and beside >= min(most, LEAST_STAGES)
+    leaves = leaves and beside >= min(most, MOST_STAGES - 1)
     stages = beside if leaves else stages
     apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="producer"))
     loop_blocks(kernel, (axis, axis_name(found.n)), sides, target.units)
@@ -364,7 +362,7 @@ def pipeline_strips(kernel: Kernel, target: Target, depth: UOp, nbytes: int, few
     blocks = iterations(kernel.output_loops)
     # Short strips of few blocks: as many as a processor has to have on its way.
     many = ceildiv(ON_THEIR_WAY, nbytes) if blocks <= target.units else 0
-    wanted = max(MOST_STAGES, min(many, MOST_SHORT))
+    wanted = max(MOST_STAGES, min(many, 2 * MOST_STAGES))
     stages = min(wanted, target.local_bytes // nbytes, size_of(strips[0])) - fewer
     if stages > 1:
         apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="copies"))

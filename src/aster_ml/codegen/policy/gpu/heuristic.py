@@ -88,24 +88,27 @@ def chain(kernel: Kernel, target: Target) -> bool:
     return False
 
 
-# Work-items that reduce together, and the fewest elements that each of them has to fold.
-GROUP_SIZE, GROUP_LENGTH = 64, 4
+# Work-items that reduce together. Source: CUDA C++ Best Practices Guide, "Thread and Block
+# Heuristics" (64 a block at least).
+GROUP_SIZE = 64
+# The fewest elements that each of them has to fold.
+GROUP_LENGTH = 4
 # Most work-items of a block whose rows are shared out. Source: CUDA C++ Best Practices Guide,
 # "Thread and Block Heuristics" (128 to 256 to begin with).
 BLOCK_SIZE = 256
-# Those of them that lie along columns.
-COLUMNS = 16
+# Those of them that lie along columns: two of the pieces that memory moves, of float32.
+COLUMNS = 2 * A100.sector_nbytes // 4
 # Most results along the shorter axis of a product of which a work-item has all.
 MOST_ROWS = 8
 # Results of a work-item, one for each of which it reads a line.
 TURNED = 4
-# Most elements of a row that a work-item keeps in registers.
-MOST_KEPT = 32
+# Most elements of a row that a work-item keeps in registers: so many leave room for all others.
+MOST_KEPT = A100.registers // A100.items
 # How many work-items may have a row: from a warp to the largest block. Source: CUDA C++ Programming
 # Guide, "Technical Specifications per Compute Capability" (32 and 1,024).
 TEAMS = (32, 64, 128, 256, 512, 1024)
-# Steps of a row from which on they are as many as can be.
-LONG_ROW = 1 << 13
+# Steps of a row from which on they are as many as can be: what a block of usual size cannot keep.
+LONG_ROW = BLOCK_SIZE * MOST_KEPT
 
 
 def largest_divisor(r: UOp, limit: int) -> int:

@@ -14,12 +14,14 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.plans import CopyPipeline, Fragments, ProducerWarp, ResultTile, SharedTile
 from aster_ml.codegen.policy.body_size import is_small
-from aster_ml.codegen.policy.gpu.heuristic import choose_group_opts
+from aster_ml.codegen.policy.gpu.block_tiles import GROUP_TILES, MOST_STAGES, TILES, WARP_TILES
+from aster_ml.codegen.policy.gpu.heuristic import GROUP_SIZE, choose_group_opts
 from aster_ml.codegen.work_groups.numbering import axes_in_rows, ranges_of_kind
 from aster_ml.codegen.work_groups.tensor_cores import product_of, reads_boxes
 from aster_ml.config import ALLOW_TF32
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
+from aster_ml.target.costs import A100
 from aster_ml.target.tensor_cores import ROWS
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
@@ -33,19 +35,15 @@ PLACES = {
     OptOps.LOCAL: 3, OptOps.GROUP: 3, OptOps.SWAP: 3, OptOps.STAGE: 4, OptOps.PIPELINE: 5,
     OptOps.BLOCKS: 6,
 }  # fmt: skip
-ITEMS, LANES, STRIPS, STAGES = (2, 4, 8, 16, 32, 64), (2, 4, 8), (1, 2, 4, 8, 16, 32), (2, 3, 4)
-ROWS_AT_ONCE = (2, 4, 8, 16)
-# Whole schedules that a search sets out from: tiles of tensor cores, with stages, and others.
-TILE_RANKS, RANKS = 25, 4
+# Numbers of work-items that are tried along one axis; fewer lanes, steps and rows of tiles.
+ITEMS = (2, 4, 8, 16, 32, GROUP_SIZE)
+LANES, ROWS_AT_ONCE, STRIPS = ITEMS[:3], ITEMS[:4], (1, *ITEMS[:5])
 # What comes as half and double; what one more or one less.
 HALVED = frozenset({"LOCAL", "GROUP", "STAGE local", "VECTOR", "BLOCKS order", "BLOCKS loop"})
 COUNTED = frozenset({"PIPELINE copies", "PIPELINE producer"})
 # Work-items of a processor that keep it busy: a warp for each of four schedulers.
 # Source: CUDA C++ Programming Guide, "Compute Capability 8.x" (four warp schedulers).
 BUSY_ITEMS = 128
-# Registers that a work-item can have, and all of a block together.
-# Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
-MOST_REGISTERS, BLOCK_REGISTERS = 255, 65536
 
 
 def choose(kernel: Kernel, target: Target, rank: int = 0, by_hand: Opts | None = None) -> None:
@@ -57,8 +55,10 @@ def choose(kernel: Kernel, target: Target, rank: int = 0, by_hand: Opts | None =
 
 
 def ranks(target: Target) -> int:
-    """One for each tile of a tensor core, with each number of stages."""
-    return TILE_RANKS if target.tensor_cores else RANKS
+    """One for each tile; on tensor cores, for each with each number of stages."""
+    if not target.tensor_cores:
+        return len(TILES)
+    return len(GROUP_TILES) + len(WARP_TILES) * (MOST_STAGES - 1)
 
 
 def insert(opts: Opts, more: Opts) -> Opts:
@@ -102,7 +102,7 @@ def additions(kernel: Kernel, target: Target) -> Iterator[Opts]:
                 if n <= size:
                     yield filled(r, Opt(OptOps.STAGE, axis, n, how="local"))
         elif kernel.plan(CopyPipeline) is None:
-            for n in STAGES:
+            for n in range(2, MOST_STAGES + 1):
                 yield (Opt(OptOps.PIPELINE, axis, n, how="copies"),)
                 if reads_boxes(kernel):
                     yield (Opt(OptOps.PIPELINE, axis, n, how="producer"),)
@@ -155,7 +155,7 @@ def fits(kernel: Kernel, target: Target) -> bool:
         return True
     lanes = [[r for r in u.ranges if r.arg.kind.is_lane] for u in kernel.reduces]
     sums = sum([iterations(own) for own in lanes])
-    return sums <= MOST_REGISTERS and sums * items <= BLOCK_REGISTERS
+    return sums <= A100.own_registers and sums * items <= A100.registers
 
 
 def items_of(kernel: Kernel) -> int:
