@@ -12,9 +12,6 @@ from tests.lint.test_layers import read_table
 from tests.lint.test_rings import ring_of, ring_rows
 
 FIRST_RESULT = "from aster_ml import Tensor; assert (Tensor([1, 2, 3]) + 1).tolist() == [2, 3, 4]"
-PRODUCT = (
-    "from aster_ml import Tensor; a = Tensor.rand(8, 8, device='CPU'); (a @ a).softmax().numpy()"
-)
 # What runs -> the most modules of ours that it may load.
 BUDGETS = {
     "import aster_ml": 113,
@@ -49,12 +46,6 @@ def test_a_kernel_from_the_disk_needs_no_passes() -> None:
     loaded(FIRST_RESULT)
     found = set(loaded(FIRST_RESULT))
     assert not found & {"codegen.passes", "renderer.base", "engine.search.beam", "uop.spec.verify"}
-
-
-def test_a_kernel_of_a_cpu_is_compiled_without_what_work_groups_need() -> None:
-    found = loaded("import os; os.environ['CACHE'] = '0'\n" + PRODUCT)
-    assert "codegen.policy.cpu.policy" in found
-    assert not [m for m in found if m.startswith(("codegen.work_groups.", "codegen.policy.gpu."))]
 
 
 def test_names_that_are_imported_later_are_there() -> None:

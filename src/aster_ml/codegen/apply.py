@@ -42,18 +42,24 @@ from aster_ml.codegen.tails import (
 from aster_ml.codegen.transforms.k_blocking import block_in_output, block_rows, block_wide
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
-from aster_ml.late import late
+from aster_ml.late import late_function
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType
 from aster_ml.uop.ranges import size_of
 from aster_ml.watch import WATCHERS
 
+# Kernels of a CPU have no work-groups.
 if TYPE_CHECKING:
-    from aster_ml.codegen.work_groups import chained_products, tensor_cores, tile_order
+    from aster_ml.codegen.work_groups.chained_products import chain_products, producer_kind
+    from aster_ml.codegen.work_groups.tensor_cores import use_tensor_core
+    from aster_ml.codegen.work_groups.tile_order import join_blocks, loop_over_tiles, order_tiles
 else:
-    chained_products = late("codegen.work_groups.chained_products")
-    tensor_cores = late("codegen.work_groups.tensor_cores")
-    tile_order = late("codegen.work_groups.tile_order")
+    chain_products = late_function("codegen.work_groups.chained_products", "chain_products")
+    producer_kind = late_function("codegen.work_groups.chained_products", "producer_kind")
+    use_tensor_core = late_function("codegen.work_groups.tensor_cores", "use_tensor_core")
+    join_blocks = late_function("codegen.work_groups.tile_order", "join_blocks")
+    loop_over_tiles = late_function("codegen.work_groups.tile_order", "loop_over_tiles")
+    order_tiles = late_function("codegen.work_groups.tile_order", "order_tiles")
 
 # What can be said of chained products.
 AFTER_CHAIN = ("PIPELINE copies", "PIPELINE producer")
@@ -171,7 +177,7 @@ def store_later(kernel: Kernel, over: int) -> None:
 
 def with_producer(kernel: Kernel, axis: UOp, stages: int) -> None:
     """A producer warp copies the strips along an axis of a reduction ahead of their use."""
-    pipeline_copies(kernel, axis, stages, chained_products.producer_kind(kernel))
+    pipeline_copies(kernel, axis, stages, producer_kind(kernel))
 
 
 def swap(kernel: Kernel, axis: UOp, other: UOp) -> None:
@@ -212,10 +218,7 @@ APPLY: dict[OptOps, Change | dict[str, Change]] = {
     OptOps.THREAD: make_thread,
     OptOps.LOCAL: lanes_of(AxisType.LOCAL),
     OptOps.GROUP: share_out,
-    OptOps.TC: {
-        "": lambda *given: tensor_cores.use_tensor_core(*given),
-        "chain": lambda *given: chained_products.chain_products(*given),
-    },
+    OptOps.TC: {"": use_tensor_core, "chain": chain_products},
     OptOps.SPLIT: {"mask": mask_tail, "loop": split_loop, "peel": peel, "last": last_apart},
     OptOps.SWAP: of_axes(swap),
     OptOps.KBLOCK: {"output": block_in_output, "row": rows_of_memory, "wide": block_wide},
@@ -229,11 +232,7 @@ APPLY: dict[OptOps, Change | dict[str, Change]] = {
         "stores": of_axes(pipeline_stores), "folds": of_axes(pipeline_folds),
         "copies": pipeline_copies, "producer": with_producer,
     },
-    OptOps.BLOCKS: {
-        "order": lambda *given: tile_order.order_tiles(*given),
-        "loop": lambda *given: tile_order.loop_over_tiles(*given),
-        "cluster": lambda *given: tile_order.join_blocks(*given),
-    },
+    OptOps.BLOCKS: {"order": order_tiles, "loop": loop_over_tiles, "cluster": join_blocks},
     OptOps.NONTEMPORAL: of_axes(stream),
 }  # fmt: skip
 

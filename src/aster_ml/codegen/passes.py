@@ -59,7 +59,7 @@ from aster_ml.codegen.transforms.unpacked import is_unpacked, split_at_blocks
 from aster_ml.codegen.transforms.unroll_stacks import share_loads
 from aster_ml.codegen.transforms.wide_fields import widen_fields
 from aster_ml.config import NOOPT
-from aster_ml.late import late
+from aster_ml.late import late_function
 from aster_ml.target import INTERPRETER, Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
@@ -67,12 +67,15 @@ from aster_ml.uop.ops import Ops
 from aster_ml.uop.passes import Pass, PassClock
 from aster_ml.watch import WATCHERS
 
+# Kernels of a CPU have no work-groups.
 if TYPE_CHECKING:
-    from aster_ml.codegen.work_groups import chained_products, shared_memory, tma_epilogue
+    from aster_ml.codegen.work_groups.chained_products import build_chain
+    from aster_ml.codegen.work_groups.shared_memory import build_blocks
+    from aster_ml.codegen.work_groups.tma_epilogue import drain_boxes
 else:
-    chained_products = late("codegen.work_groups.chained_products")
-    shared_memory = late("codegen.work_groups.shared_memory")
-    tma_epilogue = late("codegen.work_groups.tma_epilogue")
+    build_chain = late_function("codegen.work_groups.chained_products", "build_chain")
+    build_blocks = late_function("codegen.work_groups.shared_memory", "build_blocks")
+    drain_boxes = late_function("codegen.work_groups.tma_epilogue", "drain_boxes")
 
 
 def on_cpu(kernel: Kernel, target: Target) -> bool:
@@ -108,24 +111,6 @@ def unpacks(kernel: Kernel, target: Target) -> bool:
 def multiplies_bytes(kernel: Kernel, target: Target) -> bool:
     """Kernels that load int8, of targets that multiply four of them at once."""
     return has_bytes(kernel, target) and not NOOPT
-
-
-# What a kernel of a CPU never runs is imported by the kernel that does.
-
-
-def build_chain(kernel: Kernel, target: Target) -> None:
-    """Builds the graph in program order of chained products that an Opt has asked for."""
-    chained_products.build_chain(kernel, target)
-
-
-def build_blocks(kernel: Kernel, target: Target) -> None:
-    """Makes work-groups: block and work-item numbers, local memory and barriers."""
-    shared_memory.build_blocks(kernel, target)
-
-
-def drain_boxes(linear: Linear, kernel: Kernel, target: Target) -> Linear:
-    """Waits for asynchronous stores (TMA) before their memory is filled anew, and at the end."""
-    return tma_epilogue.drain_boxes(linear, kernel, target)
 
 
 KERNEL = "kernel"

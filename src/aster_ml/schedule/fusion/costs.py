@@ -37,12 +37,9 @@ MOST_PADDED = 4
 MAX_WINDOW, FEW_RESULTS = 128, 16
 # More than this many different readings of one value are not written out.
 MAX_READINGS = 4
-# Readings of one value by all kernels together, and nodes that they would write out, beyond which
-# it is stored whatever computing it costs: n slices of what was put together from n parts.
-MANY_READINGS, MAX_WRITTEN = 16, 1 << 12
-
-# Indices longer than this many operations, written out, are ended by storing what they index.
-MAX_INDEX_NODES = 400
+# Full kernels (`MAX_KERNEL_NODES`) that all readings of one value together would write out, beyond
+# which it is stored whatever computing it costs: n slices of what was put together from n parts.
+MANY_KERNELS = 16
 
 
 def own_cost(u: UOp) -> int:

@@ -113,7 +113,7 @@ class Decisions(Body):
             if len(readings) > most and sum([1 / r.way.share for r in readings]) > most:
                 return self.worth_storing(u) and self.store_because(u, ways_of(readings))
             written = len(readings) * sum(self.costs[u])
-            if len(readings) >= costs.MANY_READINGS and written > costs.MAX_WRITTEN:
+            if written > costs.MANY_KERNELS * self.max_nodes:
                 return self.worth_storing(u) and self.store_because(u, ways_of(readings))
         for root in roots:
             if self.stored[root].size > self.max_nodes:
@@ -288,7 +288,7 @@ class Decisions(Body):
             if stack[-1] is u:
                 sizes[u] = total
                 stack.pop()
-        way.is_long = sum(map(sizes.__getitem__, parts)) > costs.MAX_INDEX_NODES
+        way.is_long = sum(map(sizes.__getitem__, parts)) > self.max_nodes
         return way.is_long
 
     def worth_storing(self, u: UOp) -> bool:
