@@ -64,15 +64,11 @@ def check_opt(kernel: Kernel, opt: Opt, target: Target) -> None:
     """Raises KernelOptError where a kernel would be wrong with an Opt that somebody asks for."""
     if opt.kind in WORK_GROUPS and not target.has_local:
         raise KernelOptError(f"{opt}: this device has no work-groups")
-    if opt.op is OptOps.TC and (
-        not isinstance(opt.arg, int)
-        or opt.arg not in range(len(ROWS))
-        or ROWS[opt.arg].name not in target.tensor_cores
-    ):
-        there = ", ".join(
-            f"{i} {c.name}" for i, c in enumerate(ROWS) if c.name in target.tensor_cores
-        )
-        raise KernelOptError(f"{opt}: there is no TC on this device but {there or 'none'}")
+    if opt.op is OptOps.TC:
+        names = {i: c.name for i, c in enumerate(ROWS) if c.name in target.tensor_cores}
+        if opt.arg not in names:
+            there = ", ".join([f"{i} {name}" for i, name in names.items()]) or "none"
+            raise KernelOptError(f"{opt}: there is no TC on this device but {there}")
     shares = target.has_local if opt.kind == "STAGE words" else not target.is_cpu
     if (opt.kind in OWN_SCRATCH or opt.kind == "STAGE words") and shares:
         raise KernelOptError(f"{opt}: scratch of a thread's own is wanted, which CPUs have")

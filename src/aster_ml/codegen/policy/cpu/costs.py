@@ -25,8 +25,10 @@ from aster_ml.uop.ranges import iterations, size_of
 # A name of a module is found faster than a member of an Enum, and every node is asked for its op.
 RANGE, LOOP = Ops.RANGE, AxisType.LOOP
 # Longest gap between elements that are stored interleaved with those in the gap.
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
 MAX_GAP = 8
 # Longest side of a register tile.
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
 MAX_TILE_SIDE = 16
 # Results of a register tile that one loaded value may be expected to serve. Measured: on strided
 # convolutions, 2026-11-21 (docs/explanation/tuning/panels.md).
@@ -36,8 +38,10 @@ TILE_REUSE = 6
 # element. Measured: rows eight at a time, 2026-11-24 (docs/explanation/tuning/reductions.md).
 ROWS = 8
 # The least steps of a loop whose body is repeated to keep the processor busy.
-LEAST_REPEATED = 256
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
+MIN_REPEATED = 256
 # Steps of a short loop that are written out.
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
 MAX_WRITTEN_OUT = 8
 
 
@@ -225,7 +229,7 @@ def axis_text(axis: UOp | None) -> str:
 def bodies_side_by_side(plan: Plan, nodes: int) -> int:
     """Counts the bodies of so many nodes that have to stand side by side to fill the pipeline."""
     steps = iterations([r for r in plan.kernel.outputs if not r.arg.kind.is_lane])
-    return 1 if steps < LEAST_REPEATED else unroll_for_ilp(plan.target, nodes)
+    return 1 if steps < MIN_REPEATED else unroll_for_ilp(plan.target, nodes)
 
 
 def unroll_for_ilp(target: Target, nodes: int) -> int:

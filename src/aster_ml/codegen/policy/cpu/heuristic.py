@@ -70,14 +70,14 @@ from aster_ml.uop.ops import VALUES, AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
 # Steps of a sum in its own dtype, half as many where no wider one is left; longer sums are sums of
-# sums.
+# sums. Source: NumPy's pairwise_sum (loops_utils.h.src), which adds as many to each of eight sums.
 NEST_STEPS = 16
-TILE_CANDIDATES = 4
 # Nodes of a reduction up to which several steps of it, or several results, stand side by side.
-MOST_PARTIAL = 40
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
+MAX_PARTIAL = 40
 # Nodes times lanes of a short loop in which ops take many instructions each. Measured: on two cores
 # of a Zen 4, 2026-11-22, as 64 by the counts of then (docs/explanation/tuning/exponentials.md).
-MOST_LONG = 80
+MAX_LONG = 80
 
 
 def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
@@ -135,9 +135,7 @@ def choose_tile(plan: Plan) -> None:
         if outputs and not kernel.reduces:
             # The first of them that fits.
             ways = tile_interleaved, tile_transposed, share_indices, share_divisors, widen_rows
-            for way in ways:
-                if way(plan, outputs):
-                    break
+            any(way(plan, outputs) for way in ways)
         return
     if outer:
         return
@@ -176,7 +174,7 @@ def choose_tile(plan: Plan) -> None:
         r for r in kernel.outputs + [x for u in main for x in u.src[1:]] if r.arg.kind.is_lane
     }
     tiles, runs_twice = Tiles(plan, loads, vector, windows, panel), overlaps(kernel)
-    for pair in itertools.combinations(candidates[:TILE_CANDIDATES], min(2, len(candidates))):
+    for pair in itertools.combinations(candidates, min(2, len(candidates))):
         axes = [c[0] for c in pair]
         for sides in itertools.product(*[c[1] for c in pair]):
             if tiles.too_many(math.prod(sides)):
@@ -258,7 +256,7 @@ def unroll_axes(plan: Plan, inner: list[UOp]) -> None:
     inside = [values_of(store.src[1], stop) for store in kernel.stores]
     nodes = sum(map(len, inside))
     more = sum([more_slots(each, plan.target) for each in inside])
-    room = MOST_LONG if more else MAX_BODY
+    room = MAX_LONG if more else MAX_BODY
     fitting = [n for n in divisors(size_of(inner[-1])) if n * (nodes + more) <= room]
     fitting = [n for n in fitting if n > 1 and may_split(kernel, inner[-1], n)]
     if fitting:
@@ -282,7 +280,7 @@ def choose_partials(plan: Plan) -> None:
     if kernel.plan(RowSums) is not None:
         return
     for u in each_reduction(kernel):
-        if work_of(u.src[0]) <= MOST_PARTIAL:
+        if work_of(u.src[0]) <= MAX_PARTIAL:
             set_row_beside(plan, u, accumulators(plan, u))
     for u in each_reduction(kernel):
         lanes = prod([size_of(r) for r in u.src[0].ranges if r.arg.kind is AxisType.UPCAST])
@@ -292,12 +290,12 @@ def choose_partials(plan: Plan) -> None:
             continue
         if not loops:
             # Of several results the SIMD lanes are added up together.
-            if u.arg.op is Ops.ADD and work_of(u.src[0]) <= MOST_PARTIAL:
+            if u.arg.op is Ops.ADD and work_of(u.src[0]) <= MAX_PARTIAL:
                 set_side_by_side(plan, u, most // lanes)
             continue
         # Long code that has no SIMD lanes gains nothing from standing side by side.
         work = work_of(u.src[0])
-        if work > MOST_PARTIAL:
+        if work > MAX_PARTIAL:
             continue
         single = [
             x
@@ -305,7 +303,7 @@ def choose_partials(plan: Plan) -> None:
             if takes_long(x, plan.target)
             and not [r for r in x.ranges if r.arg.kind is AxisType.VECTOR]
         ]
-        if work + more_slots(single, plan.target) > MOST_PARTIAL:
+        if work + more_slots(single, plan.target) > MAX_PARTIAL:
             continue
         axis = max(loops, key=size_of)
         if axis.src[0].op is not Ops.CONST:

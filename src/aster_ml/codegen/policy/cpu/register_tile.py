@@ -25,6 +25,7 @@ from aster_ml.uop.ranges import iterations, size_of
 # How many results each axis of outputs has in a tile.
 Tile = dict[UOp, int]
 # Products that windows over a short axis are written out to, at most.
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
 MAX_PRODUCTS = 128
 
 

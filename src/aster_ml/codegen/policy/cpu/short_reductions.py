@@ -25,7 +25,7 @@ from aster_ml.uop.ranges import iterations, size_of
 from aster_ml.uop.rules.conditions import conditions_of
 
 # The least SIMD lanes that have a row each: those of the shortest registers.
-LEAST_LANES = BLOCK_NBYTES // dtypes.float32.itemsize
+MIN_LANES = BLOCK_NBYTES // dtypes.float32.itemsize
 
 
 def is_short_row(access: Access, axis: UOp, reduce: UOp) -> bool:
@@ -56,7 +56,7 @@ def row_lanes(plan: Plan, axis: UOp | None, lanes: int) -> int:
     if axis is None or axis not in kernel.outputs or not kernel.reduces:
         return 0
     wide = min(lanes, 1 << size_of(axis).bit_length() - 1)
-    if axis.src[0].op is not Ops.CONST or wide < LEAST_LANES:
+    if axis.src[0].op is not Ops.CONST or wide < MIN_LANES:
         return 0
     # One masked SIMD value may do.
     if wide < size_of(axis) < lanes and size_of(axis) > wide * plan.target.costs.masked:

@@ -40,7 +40,7 @@ UNEVEN_SIDES = (2, 3, 4, 6, 8, 12)
 SHORT_AXIS = 64
 # SIMD values of an axis in groups that start early, over those that there are. Measured: on one
 # thread of a Zen 4, 2026-11-23 (docs/explanation/tuning/tails.md).
-MOST_TWICE = 1.06
+MAX_TWICE = 1.06
 # SIMD values of rows from which on the last of them start early.
 EARLY_ROWS = 4
 

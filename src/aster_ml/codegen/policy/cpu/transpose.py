@@ -13,7 +13,7 @@ from aster_ml.codegen.policy.body_size import MAX_BODY
 from aster_ml.codegen.policy.cpu.costs import Plan, axis_of
 from aster_ml.codegen.policy.cpu.loop_order import set_order
 from aster_ml.codegen.policy.cpu.prefetch import past_caches
-from aster_ml.codegen.policy.cpu.tails import MOST_TWICE, tail_overhead
+from aster_ml.codegen.policy.cpu.tails import MAX_TWICE, tail_overhead
 from aster_ml.codegen.prefetch import is_block, run_of_lanes
 from aster_ml.codegen.tails import can_overlap, may_split
 from aster_ml.helpers import ceildiv, prod
@@ -133,7 +133,7 @@ def tile_blocks(plan: Plan, along: UOp, vector: UOp, lanes: int) -> bool:
     tiles = ceildiv(size_of(along), max(ceildiv(size_of(along), rows), 1))
     if not 1 < parts <= size_of(across) or not is_block(tiles, lanes) or size_of(along) == tiles:
         return False
-    most = MOST_TWICE if can_overlap(kernel) else 1
+    most = MAX_TWICE if can_overlap(kernel) else 1
     # From the innermost loop on: lines of a run, strips between two runs, and runs.
     steps = [parts, plan.target.costs.channel // filled, RUNS]
     nbytes = max([run_of_lanes(a) * a.buffer.dtype.itemsize for a in read], default=0) * tiles

@@ -77,7 +77,7 @@ GROUP_TILES = (
 )  # fmt: skip
 # Stages of local memory, where copies go on by themselves: two are read and filled, the others are
 # on their way.
-MOST_STAGES = 4
+MAX_STAGES = 4
 # Bytes that a processor has to have on their way, so that memory is busy.
 ON_THEIR_WAY = 48 << 10
 # What one multiplication and addition of float32 takes on an A100 is 1: what it takes on a tensor
@@ -90,10 +90,10 @@ FROM_BOXES = A100.multiplications / H100.on_cores
 # Source: NVIDIA H100 Tensor Core GPU Architecture (white paper): two SMs a TPC, 66 TPCs.
 PAIR = 2
 # Accumulators of a work-item: half of the registers that it can have.
-MOST_SUMS = ceildiv(A100.own_registers, 2)
+MAX_SUMS = ceildiv(A100.own_registers, 2)
 # The same where a product of fp8 is made of several instructions, with operands of their own: those
 # that leave room for all other work-items.
-MOST_SUMS_APART = A100.registers // A100.items
+MAX_SUMS_APART = A100.registers // A100.items
 
 
 def price(
@@ -187,7 +187,7 @@ def use_boxes(kernel: Kernel, target: Target, depth: UOp, best: Choice) -> None:
         if n > 1:
             apply(kernel, Opt(op, axis, n))
     apply(kernel, Opt(OptOps.STAGE, axis_name(depth), strip // core.size("k"), how="local"))
-    most = min(MOST_STAGES, ceildiv(size_of(depth), strip))
+    most = min(MAX_STAGES, ceildiv(size_of(depth), strip))
     stages = min(most, stages_in(sides, target))
     if BOXES < 2:
         apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="copies"))
@@ -196,7 +196,7 @@ def use_boxes(kernel: Kernel, target: Target, depth: UOp, best: Choice) -> None:
             apply(kernel, Opt(OptOps.STAGE, arg=1, how="out"))
         return
     beside = min(most, stages_in(sides, target, prod(sides) * itemsize))
-    leaves = leaves and beside >= min(most, MOST_STAGES - 1)
+    leaves = leaves and beside >= min(most, MAX_STAGES - 1)
     stages = beside if leaves else stages
     apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="producer"))
     loop_blocks(kernel, (axis, axis_name(found.n)), sides, target.units)
@@ -250,7 +250,7 @@ def has_room(choice: Choice, target: Target, depth: UOp) -> bool:
     axes, sides = (choice.product.m, choice.product.n), tile.sides(choice.unit)
     sums = prod(tile.lanes) * prod(choice.unit) // core.warp
     return (
-        sums <= MOST_SUMS
+        sums <= MAX_SUMS
         and max(sides) <= MOST_BOX
         and core.warp * prod(tile.items) <= target.max_group
         and stages_in(sides, target) > 1
@@ -303,7 +303,7 @@ def use_core(kernel: Kernel, target: Target, depth: UOp, rank: int = 0) -> bool:
         ]
         cheapest = by_price(kernel, target, tiles or [WARP_TILES[0]], unit, axes, itemsize, ON_CORE)
         # Each with as many stages as there is room for, then with fewer.
-        choices = [(t, fewer) for fewer in range(MOST_STAGES - 1) for t in cheapest]
+        choices = [(t, fewer) for fewer in range(MAX_STAGES - 1) for t in cheapest]
         tile, fewer = choices[min(rank, len(choices) - 1)]
         sides = tile.sides(unit)
         stored = kernel.stores[0].src[1].dtype.itemsize
@@ -351,7 +351,7 @@ def store_divides(itemsize: int, sides: tuple[int, int], items: int, target: Tar
 def most_sums(core: TensorCore, target: Target) -> int:
     """Accumulators of a work-item, at most."""
     apart = core.dtype.startswith("fp8") and "mma_fp8" not in target.features
-    return MOST_SUMS_APART if apart else MOST_SUMS
+    return MAX_SUMS_APART if apart else MAX_SUMS
 
 
 def pipeline_strips(kernel: Kernel, target: Target, depth: UOp, nbytes: int, fewer: int) -> None:
@@ -362,7 +362,7 @@ def pipeline_strips(kernel: Kernel, target: Target, depth: UOp, nbytes: int, few
     blocks = iterations(kernel.output_loops)
     # Short strips of few blocks: as many as a processor has to have on its way.
     many = ceildiv(ON_THEIR_WAY, nbytes) if blocks <= target.units else 0
-    wanted = max(MOST_STAGES, min(many, 2 * MOST_STAGES))
+    wanted = max(MAX_STAGES, min(many, 2 * MAX_STAGES))
     stages = min(wanted, target.local_bytes // nbytes, size_of(strips[0])) - fewer
     if stages > 1:
         apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="copies"))
@@ -455,7 +455,7 @@ def fits(
     sides = dict(zip(pair, tile.sides((1, 1)), strict=True))
     return (
         prod(tile.items) <= target.max_group
-        and prod(tile.lanes) <= MOST_SUMS
+        and prod(tile.lanes) <= MAX_SUMS
         and sum(strip_nbytes(tile, staged, pair)) <= target.local_bytes
         and all([is_at_least(r, side) for r, side in sides.items()])
         and is_at_least(depth, tile.strip - tile.strip // SPARE)

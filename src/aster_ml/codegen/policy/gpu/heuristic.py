@@ -50,8 +50,9 @@ def choose_group_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
     outputs = [r for r in kernel.output_loops if kernel.may_reorder(r) and r not in inside]
     if turn_around(kernel, target, outputs):
         return
-    room = min(BLOCK_SIZE, target.max_group) // work_items(kernel)
-    most = min(items_of_block(kernel, target), room)
+    # Where nothing else decides: a block of two warps takes as long to launch as one of eight.
+    most = BLOCK_SIZE if target.units and not kernel.reduces else GROUP_SIZE
+    most = min(most, min(BLOCK_SIZE, target.max_group) // work_items(kernel))
     for r in reversed(outputs):
         n = items_along(r, most)
         # Where work-items are known to run in warps, short axes fill one together.
@@ -99,16 +100,16 @@ BLOCK_SIZE = 256
 # Those of them that lie along columns: two of the pieces that memory moves, of float32.
 COLUMNS = 2 * A100.sector_nbytes // 4
 # Most results along the shorter axis of a product of which a work-item has all.
-MOST_ROWS = 8
+MAX_ROWS = 8
 # Results of a work-item, one for each of which it reads a line.
 TURNED = 4
 # Most elements of a row that a work-item keeps in registers: so many leave room for all others.
-MOST_KEPT = A100.registers // A100.items
+MAX_KEPT = A100.registers // A100.items
 # How many work-items may have a row: from a warp to the largest block. Source: CUDA C++ Programming
 # Guide, "Technical Specifications per Compute Capability" (32 and 1,024).
 TEAMS = (32, 64, 128, 256, 512, 1024)
 # Steps of a row from which on they are as many as can be: what a block of usual size cannot keep.
-LONG_ROW = BLOCK_SIZE * MOST_KEPT
+LONG_ROW = BLOCK_SIZE * MAX_KEPT
 
 
 def largest_divisor(r: UOp, limit: int) -> int:
@@ -158,7 +159,10 @@ def share_rows(kernel: Kernel, target: Target, row: UOp) -> bool:
     longest = dict.fromkeys([max(u.src[1:], key=size_of) for u in kernel.reduces if u.src[1:]])
     if keep_rows(kernel, target, row, list(longest)):
         return True
-    n = items_along(row, team_of_row(target, row))
+    # A long row that is read again for each sum has many work-items: it stays in the cache that
+    # processors share as long as few rows are under way at once.
+    team = TEAMS[-1] if target.units and size_of(row) >= LONG_ROW else GROUP_SIZE
+    n = items_along(row, min(team, target.max_group))
     give_items(kernel, OptOps.LOCAL, row, n)
     for r in longest:
         if size_of(r) >= n:
@@ -179,9 +183,9 @@ def keep_rows(kernel: Kernel, target: Target, row: UOp, reduced: list[UOp]) -> b
     counts = [n for n in TEAMS if target.warp <= n <= target.max_group]
     each = {n: lanes[0] * ceildiv(size_of(row), n) for n in counts}
     # Blocks of all work-items that a block can have leave no room for another one.
-    fitting = [n for n in counts if each[n] <= MOST_KEPT and n == target.warp]
-    fitting += [n for n in counts if each[n] <= MOST_KEPT // 2 and 2 * n <= target.max_group]
-    fitting += [n for n in counts if each[n] <= MOST_KEPT]
+    fitting = [n for n in counts if each[n] <= MAX_KEPT and n == target.warp]
+    fitting += [n for n in counts if each[n] <= MAX_KEPT // 2 and 2 * n <= target.max_group]
+    fitting += [n for n in counts if each[n] <= MAX_KEPT]
     if not fitting or size_of(row) < fitting[0]:
         return False
     n = fitting[0]
@@ -196,16 +200,6 @@ def keep_rows(kernel: Kernel, target: Target, row: UOp, reduced: list[UOp]) -> b
         if rows > 1 and iterations(others) // rows >= 2 * target.units:
             apply(kernel, Opt(OptOps.LOCAL, axis_name(others[-1]), rows))
     return True
-
-
-def team_of_row(target: Target, row: UOp) -> int:
-    """Number of work-items for a row that is read again for each sum: more, the longer it is.
-
-    why: it is in the cache that processors share as long as few rows are under way at once
-    """
-    if not target.units or size_of(row) < LONG_ROW:
-        return min(GROUP_SIZE, target.max_group)
-    return min(TEAMS[-1], target.max_group)
 
 
 def lanes_of(kernel: Kernel, r: UOp) -> int:
@@ -256,13 +250,18 @@ def group_reductions(kernel: Kernel, target: Target, columns: UOp | None) -> Non
             continue
         results = iterations([r for r in u.ranges if not r.arg.kind.is_lane])
         axis = max(steps, key=size_of)
-        along = columns is None and steps_are_neighbours(kernel, u)
+        neighbours = [
+            a for a in kernel_loads(kernel, u) for r in u.src[1:] if a.strides.get(r) == 1
+        ]
+        along = columns is None and bool(neighbours)
         if results > GROUP_SIZE**2 and not (along and target.warp):
             continue
         if columns is None:
             most = team_size(target, results, along)
         else:
-            most = min(limit, BLOCK_SIZE // columns_of_block(target, columns, results))
+            # Half as many still read whole lines, and leave no processor without a block.
+            few = results < COLUMNS * target.units and not columns.arg.kind.is_lane
+            most = min(limit, BLOCK_SIZE // (COLUMNS // 2 if few else COLUMNS))
         # Of few and short ones a warp is quickest, as it needs no local memory.
         few = results <= target.units and size_of(axis) <= 2 * target.warp
         n = largest_divisor(axis, min(most, size_of(axis) // (1 if few else GROUP_LENGTH)))
@@ -282,21 +281,6 @@ def team_size(target: Target, results: int, along: bool) -> int:
     return max(least, min(BLOCK_SIZE, 1 << max(most, 1).bit_length() - 1))
 
 
-def columns_of_block(target: Target, columns: UOp, results: int) -> int:
-    """Number of work-items along columns: fewer where some processors would have no block.
-
-    Those of half as many still read whole lines of memory.
-    """
-    few = results < COLUMNS * target.units and not columns.arg.kind.is_lane
-    return COLUMNS // 2 if few else COLUMNS
-
-
-def steps_are_neighbours(kernel: Kernel, u: UOp) -> bool:
-    """Whether a load of a reduction walks neighbours in memory along it, step by step."""
-    mine = kernel_loads(kernel, u)
-    return any([a.strides.get(r) == 1 for a in mine for r in u.src[1:]])
-
-
 def kernel_loads(kernel: Kernel, u: UOp) -> list[Access]:
     """The loads of a reduction."""
     return [a for a in kernel.accesses() if a.node in kernel.facts.inside[u]]
@@ -311,11 +295,11 @@ def share_operands(kernel: Kernel, target: Target, outputs: list[UOp]) -> None:
     if not target.warp or len(kernel.reduces) != 1 or not kernel.reduces[0].src[1:]:
         return
     loads = kernel_loads(kernel, kernel.reduces[0])
-    short = [r for r in outputs if 1 < size_of(r) <= MOST_ROWS and r.src[0].op is Ops.CONST]
+    short = [r for r in outputs if 1 < size_of(r) <= MAX_ROWS and r.src[0].op is Ops.CONST]
     for r in short:
         shared = [a for a in loads if r not in a.strides]
         own = [a for a in loads if r in a.strides]
-        if shared and own and max(map(elements, shared)) >= MOST_ROWS * max(map(elements, own)):
+        if shared and own and max(map(elements, shared)) >= MAX_ROWS * max(map(elements, own)):
             apply(kernel, Opt(OptOps.UPCAST, axis_name(r), size_of(r)))
             share_rows_of_items(kernel, size_of(r))
             return
@@ -336,7 +320,7 @@ def share_rows_of_items(kernel: Kernel, rows: int) -> None:
     loads = kernel_loads(kernel, u)
     axis = max(u.src[1:], key=size_of)
     others = [r for r in kernel.output_loops if size_of(r) % 2 == 0 and kernel.may_reorder(r)]
-    if 2 < rows <= MOST_ROWS // 2 and others and all([a.strides.get(axis) == 1 for a in loads]):
+    if 2 < rows <= MAX_ROWS // 2 and others and all([a.strides.get(axis) == 1 for a in loads]):
         apply(kernel, Opt(OptOps.UPCAST, axis_name(max(others, key=size_of)), 2))
 
 
@@ -367,14 +351,6 @@ def turn_around(kernel: Kernel, target: Target, outputs: list[UOp]) -> bool:
     give_items(kernel, OptOps.LOCAL, near[0], BLOCK_SIZE // n)
     apply(kernel, Opt(OptOps.UPCAST, name, TURNED))
     return True
-
-
-def items_of_block(kernel: Kernel, target: Target) -> int:
-    """Work-items along an axis of results, where nothing else decides.
-
-    why: a block of two warps takes as long to launch as one of eight
-    """
-    return BLOCK_SIZE if target.units and not kernel.reduces else GROUP_SIZE
 
 
 def load_more(kernel: Kernel, target: Target, axis_id: int) -> None:

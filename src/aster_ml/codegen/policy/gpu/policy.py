@@ -14,7 +14,7 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.plans import CopyPipeline, Fragments, ProducerWarp, ResultTile, SharedTile
 from aster_ml.codegen.policy.body_size import is_small
-from aster_ml.codegen.policy.gpu.block_tiles import GROUP_TILES, MOST_STAGES, TILES, WARP_TILES
+from aster_ml.codegen.policy.gpu.block_tiles import GROUP_TILES, MAX_STAGES, TILES, WARP_TILES
 from aster_ml.codegen.policy.gpu.heuristic import GROUP_SIZE, choose_group_opts
 from aster_ml.codegen.work_groups.numbering import axes_in_rows, ranges_of_kind
 from aster_ml.codegen.work_groups.tensor_cores import product_of, reads_boxes
@@ -58,7 +58,7 @@ def ranks(target: Target) -> int:
     """One for each tile; on tensor cores, for each with each number of stages."""
     if not target.tensor_cores:
         return len(TILES)
-    return len(GROUP_TILES) + len(WARP_TILES) * (MOST_STAGES - 1)
+    return len(GROUP_TILES) + len(WARP_TILES) * (MAX_STAGES - 1)
 
 
 def insert(opts: Opts, more: Opts) -> Opts:
@@ -102,7 +102,7 @@ def additions(kernel: Kernel, target: Target) -> Iterator[Opts]:
                 if n <= size:
                     yield filled(r, Opt(OptOps.STAGE, axis, n, how="local"))
         elif kernel.plan(CopyPipeline) is None:
-            for n in range(2, MOST_STAGES + 1):
+            for n in range(2, MAX_STAGES + 1):
                 yield (Opt(OptOps.PIPELINE, axis, n, how="copies"),)
                 if reads_boxes(kernel):
                     yield (Opt(OptOps.PIPELINE, axis, n, how="producer"),)

@@ -21,7 +21,7 @@ from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.symbolic import affine_form, simplify
 
 # Steps of an axis that are left for work-items, at least.
-LEAST_STEPS = 16
+MIN_STEPS = 16
 
 
 def widen_outputs(kernel: Kernel, target: Target, axes: list[UOp]) -> bool:
@@ -65,7 +65,7 @@ def lanes_along(target: Target, axis: UOp, accesses: list[Access]) -> int:
     lanes = nbytes // max([a.node.src[0].dtype.itemsize for a in wide])
     while lanes > 1:
         steps = size_of(axis) / lanes
-        if steps == steps // 1 >= LEAST_STEPS and all([begins_at(a, axis, lanes) for a in wide]):
+        if steps == steps // 1 >= MIN_STEPS and all([begins_at(a, axis, lanes) for a in wide]):
             return lanes
         lanes //= 2
     return 1
