@@ -121,11 +121,11 @@ Opts print as `VECTOR(r1,8)` and `SPLIT(r0,64,loop)`, and `parse_opts` reads the
 cannot be done to a kernel, or would change nothing, raises `KernelOptError`, which says what there
 is.
 
-Which Opts a kernel gets is decided in `codegen/policy/cpu/heuristic.py` ([cpu](cpu.md)) and
-`codegen/policy/gpu/heuristic.py` ([gpu](gpu.md)); a search (`BEAM=n`) changes them one at a time
-(`codegen/search_space.py`); `codegen/given_opts.py` says which may be asked for by hand, and
-`codegen/apply.py` how each is applied. `Tensor.explain()` prints those of a kernel with the costs
-that decided (`codegen/explain.py`).
+Which Opts a kernel gets is decided by the policy for the Target (`codegen/policy/protocol.py`): the
+one for [CPUs](cpu.md) or the one for [work-groups](gpu.md). A search (`BEAM=n`) changes them one at
+a time (`codegen/search_space.py`), as the same policy proposes; `codegen/given_opts.py` says which
+may be asked for by hand, and `codegen/apply.py` how each is applied. `Tensor.explain()` prints
+those of a kernel with the costs that decided (`codegen/explain.py`).
 
 The examples are what the compiler makes of them. A kernel is shown as its loops, outermost first,
 each with its length and kind, and then what it stores: `p0` is the result, `p1` and on are what it

@@ -37,6 +37,27 @@ class LateModule:
         return f"<late import of {self._path}>"
 
 
+class LateFunction:
+    """A function of a late module, for tables of functions: the first call imports the module."""
+
+    __slots__ = ("_module", "_name")
+
+    def __init__(self, module: Any, name: str) -> None:
+        self._module, self._name = module, name
+
+    @property
+    def __wrapped__(self) -> Any:
+        return getattr(self._module, self._name)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.__wrapped__(*args)
+
+
 def late(name: str) -> Any:
     """The module of that name below the package, imported when one of its names is read."""
     return LateModule(f"{PACKAGE}.{name}")
+
+
+def late_function(name: str, function: str) -> Any:
+    """A function of the module of that name, which is imported when the function is called."""
+    return LateFunction(late(name), function)

@@ -15,7 +15,8 @@ from aster_ml import Context
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, parse_opts
 from aster_ml.codegen.passes import lower, schedule_kernel
-from aster_ml.codegen.search_space import changed, is_small
+from aster_ml.codegen.policy.body_size import is_small
+from aster_ml.codegen.search_space import changed
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
 from aster_ml.uop.linear import Linear

@@ -18,11 +18,6 @@ from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
 
 
-def axes_of(kernel: Kernel) -> list[UOp]:
-    """All ranges of a kernel, lanes too."""
-    return kernel.facts.by_op[Ops.RANGE]
-
-
 def show_access(a: Access, lanes: list[UOp]) -> str:
     """Describes how a load or store meets the SIMD lanes."""
     verb = "stores to" if a.is_store else "loads from"
@@ -56,7 +51,7 @@ def arranged_lines(kernel: Kernel, target: Target) -> list[str]:
     for note in kernel.notes:
         costs = ", ".join(f"{name}: {cost:,.4g}" for name, cost in note.costs)
         lines.append(f"{note.about}: {note.chosen} ({costs})")
-    lanes = [r for r in axes_of(kernel) if r.arg.kind is AxisType.VECTOR]
+    lanes = [r for r in kernel.facts.by_op[Ops.RANGE] if r.arg.kind is AxisType.VECTOR]
     shown = [show_access(a, lanes) for a in kernel.accesses() if a.buffer.op is Ops.PARAM]
     lines += dict.fromkeys(shown)
     if target.is_cpu:

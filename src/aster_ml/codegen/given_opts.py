@@ -1,11 +1,12 @@
 """Opts that somebody asks for, by hand or from a search: what they may be done to.
 
-Receives a kernel and an Opt; raises KernelOptError where the kernel would be wrong with it. What an
-Opt does to the graph is the business of `kernel`.
+Receives a kernel and Opts; applies them, or raises KernelOptError where the kernel would be wrong
+with one. What an Opt does to the graph says `apply`.
 """
 
 from __future__ import annotations
 
+from aster_ml.codegen.apply import apply
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.staging.dot_packing import find_product, words_of
@@ -13,6 +14,18 @@ from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
 from aster_ml.target.tensor_cores import ROWS
 from aster_ml.uop.ranges import size_of
+
+
+def apply_given(
+    kernel: Kernel, opts: tuple[Opt, ...], target: Target, by_hand: bool = False
+) -> None:
+    """Applies Opts that somebody asks for; written `by_hand`, an UPCAST may be SIMD.
+
+    Raises: KernelOptError where the kernel would be wrong with one of them.
+    """
+    for opt in opts:
+        check_opt(kernel, opt, target)
+        apply(kernel, as_simd(kernel, opt, opts) if by_hand else opt)
 
 
 def as_simd(kernel: Kernel, opt: Opt, opts: tuple[Opt, ...]) -> Opt:
@@ -51,15 +64,11 @@ def check_opt(kernel: Kernel, opt: Opt, target: Target) -> None:
     """Raises KernelOptError where a kernel would be wrong with an Opt that somebody asks for."""
     if opt.kind in WORK_GROUPS and not target.has_local:
         raise KernelOptError(f"{opt}: this device has no work-groups")
-    if opt.op is OptOps.TC and (
-        not isinstance(opt.arg, int)
-        or opt.arg not in range(len(ROWS))
-        or ROWS[opt.arg].name not in target.tensor_cores
-    ):
-        there = ", ".join(
-            f"{i} {c.name}" for i, c in enumerate(ROWS) if c.name in target.tensor_cores
-        )
-        raise KernelOptError(f"{opt}: there is no TC on this device but {there or 'none'}")
+    if opt.op is OptOps.TC:
+        names = {i: c.name for i, c in enumerate(ROWS) if c.name in target.tensor_cores}
+        if opt.arg not in names:
+            there = ", ".join([f"{i} {name}" for i, name in names.items()]) or "none"
+            raise KernelOptError(f"{opt}: there is no TC on this device but {there}")
     shares = target.has_local if opt.kind == "STAGE words" else not target.is_cpu
     if (opt.kind in OWN_SCRATCH or opt.kind == "STAGE words") and shares:
         raise KernelOptError(f"{opt}: scratch of a thread's own is wanted, which CPUs have")

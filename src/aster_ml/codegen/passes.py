@@ -8,11 +8,10 @@ its function. `docs/reference/passes.md` is made from this page.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from aster_ml.codegen.apply import apply
 from aster_ml.codegen.decompose.ops import decompose_kernel
-from aster_ml.codegen.given_opts import as_simd, check_opt
+from aster_ml.codegen.given_opts import apply_given
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.indices import lower_addresses
 from aster_ml.codegen.lower.linearize import check_scratch, linearize
@@ -39,8 +38,7 @@ from aster_ml.codegen.plans import (
     TileEpilogue,
     UnpackedOperand,
 )
-from aster_ml.codegen.policy.cpu.heuristic import choose_opts
-from aster_ml.codegen.policy.cpu.staging import choose_row, choose_staging
+from aster_ml.codegen.policy.protocol import policy_of
 from aster_ml.codegen.prefetch import ask_for_next_blocks
 from aster_ml.codegen.staging.accumulators import sum_rows
 from aster_ml.codegen.staging.dot_packing import pack_words
@@ -60,16 +58,24 @@ from aster_ml.codegen.transforms.trip_counts import limit_reductions
 from aster_ml.codegen.transforms.unpacked import is_unpacked, split_at_blocks
 from aster_ml.codegen.transforms.unroll_stacks import share_loads
 from aster_ml.codegen.transforms.wide_fields import widen_fields
-from aster_ml.codegen.work_groups.chained_products import build_chain
-from aster_ml.codegen.work_groups.shared_memory import build_blocks
-from aster_ml.codegen.work_groups.tma_epilogue import drain_boxes
-from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS
+from aster_ml.config import NOOPT
+from aster_ml.late import late_function
 from aster_ml.target import INTERPRETER, Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.passes import Pass, PassClock
 from aster_ml.watch import WATCHERS
+
+# Kernels of a CPU have no work-groups.
+if TYPE_CHECKING:
+    from aster_ml.codegen.work_groups.chained_products import build_chain
+    from aster_ml.codegen.work_groups.shared_memory import build_blocks
+    from aster_ml.codegen.work_groups.tma_epilogue import drain_boxes
+else:
+    build_chain = late_function("codegen.work_groups.chained_products", "build_chain")
+    build_blocks = late_function("codegen.work_groups.shared_memory", "build_blocks")
+    drain_boxes = late_function("codegen.work_groups.tma_epilogue", "drain_boxes")
 
 
 def on_cpu(kernel: Kernel, target: Target) -> bool:
@@ -274,22 +280,13 @@ def schedule_kernel(
     the one that costs least, but one of the next.
     """
     kernel = Kernel(ast)
-    if plain or (NOOPT and opts is None):
+    if plain or kernel.in_order or (NOOPT and opts is None):
         return kernel
     run_passes(BEFORE_OPTS, kernel, target, PassClock(), plain)
-    if target.is_cpu and (opts is None or by_hand):
-        choose_row(kernel, target)
-    if opts is None:
-        if DETERMINISTIC:
-            # The same choices whatever the number of threads, so the same order of additions.
-            target = replace(target, threads=SAME_THREADS)
-        choose_opts(kernel, target, rank)
+    if opts is None or by_hand:
+        policy_of(target).choose(kernel, target, rank, opts)
     else:
-        for opt in opts:
-            check_opt(kernel, opt, target)
-            apply(kernel, as_simd(kernel, opt, opts) if by_hand else opt)
-    if (opts is None or by_hand) and optimised(kernel, target) and not kernel.in_order:
-        choose_staging(kernel, target)
+        apply_given(kernel, opts, target)
     for w in WATCHERS:
         w.arranged(kernel, target)
     return kernel

@@ -82,12 +82,9 @@ def longest(passes: list[Pass]) -> Pass:
     return max(reversed(passes), key=lambda p: p.values)
 
 
-def look_ahead(sink: UOp, loads: tuple[Access, ...], axis: UOp, steps: int) -> UOp:
-    """The graph in which these loads ask for what they read so many steps of the axis later."""
-    asked = {}
-    for a in loads:
-        further = (a.stride(axis) or 0) * steps + BEYOND_NBYTES // a.node.dtype.itemsize
-        asked[a.node] = UOp(Ops.LOAD, a.node.dtype, a.node.src, LoadArg(further))
+def ask_ahead(sink: UOp, ahead: dict[UOp, int]) -> UOp:
+    """The graph in which loads ask for what lies so many elements further."""
+    asked = {u: UOp(Ops.LOAD, u.dtype, u.src, LoadArg(n)) for u, n in ahead.items()}
     return substitute(sink, asked)
 
 
@@ -219,21 +216,10 @@ def find_block(outputs: list[UOp], axis: UOp, a: Access) -> Block | None:
     return Block(tiles, lane, run) if is_block(size_of(tiles), size_of(lane)) else None
 
 
-def prefetch_offset(sink: UOp, loads: list[tuple[Access, int]], steps: int) -> UOp:
-    """The graph in which loads ask for what lies so many steps further, of so many elements."""
-    asked = {a.node: UOp(Ops.LOAD, a.node.dtype, a.node.src, LoadArg(n * steps)) for a, n in loads}
-    return substitute(sink, asked)
-
-
 def may_stream(a: Access) -> bool:
     """Whether an access stores whole SIMD values of numbers, which can go past the caches."""
     whole = any([r.arg.kind is AxisType.VECTOR and a.strides[r] == 1 for r in a.strides])
     return a.is_store and whole and not a.node.src[2:] and a.buffer.dtype is not dtypes.bool
-
-
-def stream_stores(sink: UOp, stores: list[UOp]) -> UOp:
-    """The graph in which stores go past the caches."""
-    return substitute(sink, {u: UOp(u.op, u.dtype, u.src, StoreArg(True)) for u in stores})
 
 
 def prefetch(kernel: Kernel, axis: UOp, steps: int) -> None:
@@ -250,15 +236,16 @@ def prefetch(kernel: Kernel, axis: UOp, steps: int) -> None:
     passes = row_passes(kernel.facts, axis) if axis in kernel.outputs else []
     aside: list[tuple[Access, int]] = []
     if axis in kernel.outputs and not passes:
-        aside = tile_loads(kernel.facts, axis, kernel.count(RowSums)) or broadcast_rows(
-            kernel.facts, axis
+        aside = (
+            tile_loads(kernel.facts, axis, kernel.count(RowSums))
+            or broadcast_rows(kernel.facts, axis)
+            or broadcast_columns(kernel.facts, axis)
+            or [(a, run_of_lanes(a)) for a in column_loads(kernel.facts, axis)]
         )
-        aside = aside or broadcast_columns(kernel.facts, axis)
-        aside = aside or [(a, run_of_lanes(a)) for a in column_loads(kernel.facts, axis)]
     if axis.arg.kind is AxisType.REDUCE and axis not in kernel.outputs:
         aside = streamed_loads(kernel.facts, axis, LINE_NBYTES)
     if aside:
-        kernel.sink = prefetch_offset(kernel.sink, aside, steps)
+        kernel.sink = ask_ahead(kernel.sink, {a.node: n * steps for a, n in aside})
         return
     if not passes:
         raise KernelOptError(
@@ -266,7 +253,9 @@ def prefetch(kernel: Kernel, axis: UOp, steps: int) -> None:
             "columns or a tile of rows in a reduction, or blocks of a transpose; or SIMD values a "
             "line or more apart in each step of a reduction"
         )
-    kernel.sink = look_ahead(kernel.sink, longest(passes).loads, axis, steps)
+    rows = [(a, (a.stride(axis) or 0) * steps) for a in longest(passes).loads]
+    ahead = {a.node: n + BEYOND_NBYTES // a.node.dtype.itemsize for a, n in rows}
+    kernel.sink = ask_ahead(kernel.sink, ahead)
 
 
 def stream(kernel: Kernel) -> None:
@@ -276,7 +265,8 @@ def stream(kernel: Kernel) -> None:
         raise KernelOptError(
             "stores of SIMD lanes that are neighbours in memory, without a mask, are wanted"
         )
-    kernel.sink = stream_stores(kernel.sink, stores)
+    past = {u: UOp(u.op, u.dtype, u.src, StoreArg(True)) for u in stores}
+    kernel.sink = substitute(kernel.sink, past)
 
 
 def ask_for_next_blocks(kernel: Kernel, target: Target) -> None:
@@ -293,9 +283,8 @@ def ask_for_next_blocks(kernel: Kernel, target: Target) -> None:
         block = find_block(kernel.outputs, axis, a) if axis is not None else None
         if axis is not None and block is not None:
             line = max(target.line_nbytes // a.buffer.dtype.itemsize, 1)
-            piece = kernel.new_range(
-                ceildiv(size_of(block.lane) * block.run, line), AxisType.UPCAST
-            )
+            pieces = ceildiv(size_of(block.lane) * block.run, line)
+            piece = kernel.new_range(pieces, AxisType.UPCAST)
             at = a.buffer.index(next_index(a, axis, block, loops, piece, line))
             asks.append(UOp(Ops.PREFETCH, dtypes.void, (at,)).end(*loops, piece))
     if not asks:

@@ -173,12 +173,8 @@ def mask_tail(kernel: Kernel, axis: UOp, multiple: int) -> None:
         raise KernelOptError(
             f"an axis of a fixed size and a multiple from 1 on are wanted, and {multiple} is given"
         )
-    new = UOp(
-        Ops.RANGE,
-        axis.dtype,
-        (UOp.index_const(ceildiv(size.arg, multiple) * multiple),),
-        axis.arg,
-    )
+    grown = UOp.index_const(ceildiv(size.arg, multiple) * multiple)
+    new = UOp(Ops.RANGE, axis.dtype, (grown,), axis.arg)
     if new is axis:
         return
     if axis in kernel.outputs and kernel.may_reorder(axis):
@@ -246,9 +242,8 @@ def peel(kernel: Kernel, axis: UOp, length: int) -> None:
     value = substitute(old.src[0], {axis: first})
     closed = [first if r is axis else r for r in old.src[1:]]
     main = UOp(Ops.REDUCE, old.dtype, (value, *closed), old.arg)
-    value = substitute(
-        old.src[0], {**others, axis: index_alu(Ops.ADD, rest, UOp.index_const(length))}
-    )
+    further = index_alu(Ops.ADD, rest, UOp.index_const(length))
+    value = substitute(old.src[0], {**others, axis: further})
     closed = [rest if r is axis else others[r] for r in old.src[1:]]
     tail = UOp(Ops.REDUCE, old.dtype, (value, *closed), old.arg)
     kernel.sink = substitute(kernel.sink, {old: main.alu(old.arg.op, tail)})

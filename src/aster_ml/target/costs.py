@@ -1,10 +1,10 @@
 """Costs of operations on processors, by architecture: cycles of one core, and rates of its memory.
 
-Data alone: what is scheduled by it stands in `schedule/fusion` and `codegen/policy`, and how it adds
-up to the cycles of a kernel in `codegen/estimate`. A figure names where it comes from: a page of
-docs/explanation/tuning, or a document of a vendor or of uops.info. What no machine was measured for
-has the figures of the one that was, a Zen 4; those that follow from a `Target` are no rows of their
-own.
+Data alone: what is scheduled by it stands in `schedule/fusion` and `codegen/policy`, and how it
+adds up to the cycles of a kernel in `codegen/estimate`. A figure names where it comes from: a page
+of docs/explanation/tuning, a document of a vendor, or what LLVM's scheduling models quote of one.
+What no machine was measured for has the figures of the one that was, a Zen 4; those that follow
+from a `Target` are no rows of their own.
 """
 
 from __future__ import annotations
@@ -124,20 +124,22 @@ class Costs:
 
 # The only row that was measured.
 ZEN4 = Costs()
-# Of others the documents that are named say this, as far as is remembered: neither was a figure
-# looked up again nor was one measured. What a document leaves open is as on a Zen 4.
+# What documents leave open of the others is as on a Zen 4; nobody has measured one.
 #
-# Source: AMD, Software Optimization Guide for AMD Family 19h Processors (56665): two units for
-# products, of latency 4; two loads and one store of 256 bits and six macro-ops a cycle. All of it
-# is as on a Zen 4.
+# Two units for products, of latency 4; two loads and one store of 256 bits, and six macro-ops begun
+# a cycle: all of it as on a Zen 4. Source: AMD, Software Optimization Guide for AMD Family 19h
+# Processors (56665), sections 2.10 to 2.12, as quoted by section in LLVM's X86ScheduleZnver3.td.
 ZEN3 = Costs()
-# Source: Intel 64 and IA-32 Architectures Optimization Reference Manual (248966), Golden Cove: two
-# loads and one store of 512 bits a cycle, six micro-ops, two units for products of 512 bits, of
-# latency 4; and 48 bytes a cycle sustained from the second cache (Ice Lake).
+# Two units for products of 512 bits, of latency 4; two loads and one store of 512 bits, and six
+# micro-ops begun a cycle. Source: LLVM's X86SchedSapphireRapids.td (allocation of 6, ports, FMA of
+# 4 cycles) and chipsandcheese.com, "Popping the Hood on Golden Cove" (two loads of 64 bytes). That
+# the second cache sustains 48 of its 64 bytes a cycle is as Intel says of Ice Lake (248966); it was
+# not looked up again.
 SAPPHIRE_RAPIDS = Costs(cache_bytes=(128, 48, 16))
-# Source: Arm Neoverse V1 Core Software Optimization Guide (PJDOC-466751330-9685): four pipelines
-# for products of 128 bits, of latency 4; three loads and two stores of 128 bits and eight
-# macro-operations a cycle. Graviton 3 has these cores.
+# Four pipelines for products of 128 bits, of latency 4; three loads and two stores of 128 bits, and
+# eight macro-operations dispatched a cycle. Source: Arm Neoverse V1 Core Software Optimization
+# Guide (PJDOC-466751330-9685), as LLVM's AArch64SchedNeoverseV1.td has it. Graviton 3 has such
+# cores.
 NEOVERSE_V1 = Costs(accumulators=16, loads=3, stores=2, begun=8, cache_bytes=(48, 32, 16))
 # By how the name of a processor in a Target begins.
 ROWS: dict[str, Costs] = {
@@ -155,11 +157,7 @@ def costs_of(arch: str) -> Costs:
 
 @dataclass(frozen=True)
 class Card:
-    """Rates of one processor of a graphics card, by its documents; nobody has measured one.
-
-    Looked up were the FP32 units of both cards and the memory of an A100; the rates of tensor cores
-    and of the second cache were not.
-    """
+    """Rates of one processor of a graphics card, by its documents; nobody has measured one."""
 
     # Multiplications with addition a clock: of float32, and of 16 bits on tensor cores.
     multiplications: int
@@ -170,17 +168,21 @@ class Card:
     # "Technical Specifications per Compute Capability"; Best Practices Guide, "Coalesced Access").
     items: int = 2048
     sector_nbytes: int = 32
+    # Registers of 4 bytes that a work-item can have, and all that a processor has (the same).
+    own_registers: int = 255
+    registers: int = 65536
     # Multiplications that reading four bytes of other memory takes as long as. Assumed: on an A100
-    # it would be 5 for all of the second cache's rate and 25 for that of memory (white paper: 5,120
-    # bytes a clock and 1,555 GB/s for 108 processors at 1.41 GHz).
+    # it would be 5 for all of the second cache's rate and 25 for that of memory (7,219 and 1,555
+    # GB/s for 108 processors at 1.41 GHz: PMC10448217, table 3).
     far_read: float = 20.0
 
 
-# Source: NVIDIA A100 Tensor Core GPU Architecture (white paper): 64 FP32 cores an SM, four tensor
-# cores of 256 multiplications of FP16 a clock.
+# 64 FP32 units a processor, and 16 times as many multiplications of 16 bits on tensor cores: 19.5
+# and 312 TFLOP/s. Source: NVIDIA, "Hopper Architecture In-Depth", table of A100 and H100
+# (developer.nvidia.com/blog/nvidia-hopper-architecture-in-depth).
 A100 = Card(64, 1024)
-# Source: NVIDIA H100 Tensor Core GPU Architecture (white paper): 128 FP32 cores an SM, and twice
-# the rate of an A100's tensor cores.
+# 128 FP32 units a processor, and 16 times as many on tensor cores: about 60 and 1,000 TFLOP/s
+# (the same).
 H100 = Card(128, 2048)
 
 

@@ -18,7 +18,7 @@ from aster_ml.target.tensor_cores import GROUP_CORES, cuda_tensor_cores
 BUILT_IN_OPS = PLAIN_OPS | {"EXP2", "LOG2", "SIN", "TANH", "POW"}
 DTYPES = INTEGERS | {"float16", "bfloat16", "float32", "float64"}
 # Blocks of a launch (CUDA C++ Programming Guide, "Technical Specifications").
-MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+MAX_BLOCKS = (2**31 - 1, 65535, 65535)
 # A block has so many bytes of shared memory without asking; of more a launch has to ask for all.
 STATIC_NBYTES = 48 << 10
 DYNAMIC = "// Dynamic shared memory: "
@@ -67,7 +67,7 @@ def cuda_target(arch: str, device: str = "CUDA") -> Target:
         device, "cuda", arch=arch, kind=GPU, vector_bits=128, vector_registers=64,
         cache_bytes=(128 << 10, card.cache, card.cache),
         has_local=True, has_barrier=True, max_group=1024, local_bytes=card.local,
-        max_grid=MOST_BLOCKS, warp=32, units=card.units, features=frozenset(card.features),
+        max_grid=MAX_BLOCKS, warp=32, units=card.units, features=frozenset(card.features),
         tensor_cores=tensor_cores_of(arch),
         native_dtypes=DTYPES, native_ops=BUILT_IN_OPS, fused=True,
     )  # fmt: skip

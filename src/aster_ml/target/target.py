@@ -159,6 +159,11 @@ class Target:
         return (self.move_bits or self.vector_bits) // 8
 
     @functools.cached_property
+    def registers(self) -> int:
+        """SIMD registers; where that is not known, as few as any processor has."""
+        return self.vector_registers or 16
+
+    @functools.cached_property
     def instruction(self) -> float:
         """Cycles of an instruction of SIMD arithmetic, where nothing waits for another."""
         return 1 / self.issue

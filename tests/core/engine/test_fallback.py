@@ -123,10 +123,10 @@ def run(make: Callable[[], tuple[Tensor, Any]]) -> list[warnings.WarningMessage]
 
 
 KERNEL_STAGE = (
-    "codegen.passes.choose_opts",
+    "codegen.policy.cpu.policy.choose_opts",
     "codegen.passes.merge_axes",
     "codegen.passes.mark_differences",
-    "codegen.passes.choose_row",
+    "codegen.policy.cpu.policy.choose_row",
     "codegen.passes.limit_reductions",
     "codegen.passes.fold_together",
     "codegen.passes.prepare_divisors",
@@ -163,7 +163,7 @@ def test_a_fault_of_each_pass_costs_no_result(place: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda e: type(e).__name__)
-@pytest.mark.parametrize("place", ["codegen.passes.choose_opts", "schedule.plan.merge_drafts"])
+@pytest.mark.parametrize("place", [KERNEL_STAGE[0], "schedule.plan.merge_drafts"])
 def test_every_error_of_asters_own_is_met(
     place: str, fault: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +172,7 @@ def test_every_error_of_asters_own_is_met(
     assert calls
 
 
-@pytest.mark.parametrize("place", ["codegen.passes.choose_opts", "schedule.plan.join_runs"])
+@pytest.mark.parametrize("place", [KERNEL_STAGE[0], "schedule.plan.join_runs"])
 def test_strict_raises_the_error_as_it_is(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = IndexError("a fault put in")
     broken(monkeypatch, place, fault)
@@ -282,7 +282,7 @@ def test_a_run_that_cannot_be_rendered_is_planned_as_kernels(
         assert "is compiled" in reproduce(path)
 
 
-@pytest.mark.parametrize("place", ["codegen.passes.choose_opts", "schedule.plan.merge_drafts"])
+@pytest.mark.parametrize("place", [KERNEL_STAGE[0], "schedule.plan.merge_drafts"])
 def test_a_jitted_function_goes_on_too(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = broken(monkeypatch, place, StopIteration())
     w = memory(20, 20)
@@ -345,7 +345,7 @@ def test_a_folder_that_cannot_be_written_costs_the_text_alone(
     file = tmp_path / "file"
     file.write_text("no folder")
     monkeypatch.setattr(fallback.tempfile, "gettempdir", lambda: str(file))
-    broken(monkeypatch, "codegen.passes.choose_opts", IndexError("a fault put in"))
+    broken(monkeypatch, KERNEL_STAGE[0], IndexError("a fault put in"))
     with Context(CACHEDIR=str(file)), pytest.warns(FallbackWarning, match="Please report this"):
         np.testing.assert_array_equal((memory(3, 4) * 2).numpy(), memory(3, 4).numpy() * 2)
 
@@ -365,7 +365,7 @@ def test_without_a_folder_of_temporary_files(
 def test_the_command_does_a_failure_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken(monkeypatch, "codegen.passes.choose_opts", IndexError("a fault put in"))
+    broken(monkeypatch, KERNEL_STAGE[0], IndexError("a fault put in"))
     (path,) = told_once(run(lambda: (memory(9, 9) + 1, memory(9, 9).numpy() + 1)), {"kernel"})
     assert cli.main(["reproduce", str(path)]) == 1
     assert "IndexError: a fault put in" in capsys.readouterr().err

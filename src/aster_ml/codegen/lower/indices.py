@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.plans import Threads
-from aster_ml.codegen.work_groups.swizzle import Xor, split_by_xor
 from aster_ml.dtype import DType, dtypes
+from aster_ml.late import late
 from aster_ml.target import Target
 from aster_ml.uop.graph import holds, toposort
 from aster_ml.uop.node import UOp, index_alu, new_node
 from aster_ml.uop.ops import DIVISIONS, AxisType, Ops, RangeArg
 from aster_ml.uop.rules.linear_form import Form, form_of, node_of
 from aster_ml.uop.rules.symbolic import OPAQUE, affine, apart, plain_form, simplify
+
+if TYPE_CHECKING:
+    from aster_ml.codegen.work_groups import swizzle
+else:
+    swizzle = late("codegen.work_groups.swizzle")
 
 
 def lower_addresses(kernel: Kernel, target: Target) -> None:
@@ -60,7 +66,7 @@ def lower_indices(
         lower_below(size, dtype, new)
         new[shared] = UOp(Ops.RANGE, dtype, (new[size],), thread)
     # Buffers that are walked alike share their index.
-    parts: dict[tuple[UOp, Xor | None], tuple[UOp, UOp]] = {}
+    parts: dict[tuple[UOp, swizzle.Xor | None], tuple[UOp, UOp]] = {}
     for u in toposort(sink) if order is None else order:
         if u.dtype is INDICES:
             # Where something reads it: of an address the two parts are all that is read.
@@ -70,7 +76,9 @@ def lower_indices(
             key = src[1], layout_of(src[0])
             if key not in parts:
                 index, layout = key
-                parts[key] = split_lanes(index) if layout is None else split_by_xor(index, layout)
+                parts[key] = (
+                    split_lanes(index) if layout is None else swizzle.split_by_xor(index, layout)
+                )
             src = (src[0], *parts[key])
         for s in src:
             if s not in new:
@@ -83,7 +91,7 @@ def lower_indices(
     return new[sink]
 
 
-def layout_of(memory: UOp) -> Xor | None:
+def layout_of(memory: UOp) -> swizzle.Xor | None:
     """The XOR layout of local memory; None of other memory."""
     while memory.op is AFTER:
         memory = memory.src[0]

@@ -39,6 +39,7 @@ from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
 # SIMD values of a row that are written out, and the most phases of a row.
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
 MAX_TURNS, MAX_PHASES = 16, 4
 
 # Uses of an element from which on waiting for it from far away is nothing to what it is used for.

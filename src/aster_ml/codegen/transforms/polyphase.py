@@ -10,11 +10,8 @@ from __future__ import annotations
 
 from aster_ml.codegen.apply import apply
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
-from aster_ml.codegen.policy.cpu.costs import (
-    LONGEST_ROW,
-    MAX_BODY,
-    Plan,
-)
+from aster_ml.codegen.policy.body_size import MAX_BODY
+from aster_ml.codegen.policy.cpu.costs import Plan
 from aster_ml.codegen.tails import may_split, shifted_lanes
 from aster_ml.dtype import dtypes
 from aster_ml.uop.node import UOp
@@ -62,7 +59,9 @@ def write_out_row(plan: Plan, nodes: int) -> None:
     kernel = plan.kernel
     for r in kernel.outputs:
         # Lanes that start early are not masked.
-        known = r.arg.id == plan.vector_id and shifted_lanes(kernel, r) is None and is_short(r)
+        known = (
+            r.arg.id == plan.vector_id and shifted_lanes(kernel, r) is None and is_short(r, plan)
+        )
         if known and size_of(r) * nodes <= MAX_BODY and may_split(kernel, r, size_of(r)):
             apply(kernel, Opt(OptOps.UPCAST, axis_name(r), size_of(r)))
 
@@ -73,8 +72,8 @@ def phases_and_steps(plan: Plan) -> list[set[UOp]]:
     remainders = [u for u in kernel.facts.divisions if u.op is Ops.MOD]
     if not remainders:
         return []
-    outputs = [r for r in kernel.outputs if is_short(r) and kernel.may_reorder(r)]
-    steps = {r for u in kernel.reduces for r in u.src[1:] if is_short(r)}
+    outputs = [r for r in kernel.outputs if is_short(r, plan) and kernel.may_reorder(r)]
+    steps = {r for u in kernel.reduces for r in u.src[1:] if is_short(r, plan)}
     found: dict[UOp, set[UOp]] = {}
     for u in remainders:
         mine = set(u.ranges)
@@ -84,6 +83,8 @@ def phases_and_steps(plan: Plan) -> list[set[UOp]]:
     return [found[r] for r in reversed(outputs) if r in found]
 
 
-def is_short(r: UOp) -> bool:
-    """Whether an axis may be written out."""
-    return r.src[0].op is Ops.CONST and size_of(r) <= LONGEST_ROW and not r.arg.kind.is_lane
+def is_short(r: UOp, plan: Plan) -> bool:
+    """Whether an axis may be written out: a register for each of its steps."""
+    return (
+        r.src[0].op is Ops.CONST and size_of(r) <= plan.target.registers and not r.arg.kind.is_lane
+    )

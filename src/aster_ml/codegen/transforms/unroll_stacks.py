@@ -9,7 +9,8 @@ from __future__ import annotations
 from aster_ml.codegen.apply import apply
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
-from aster_ml.codegen.policy.cpu.costs import MAX_BODY, Plan
+from aster_ml.codegen.policy.body_size import MAX_BODY
+from aster_ml.codegen.policy.cpu.costs import Plan
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
 from aster_ml.target import Target

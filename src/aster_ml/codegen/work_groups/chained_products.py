@@ -19,7 +19,6 @@ from aster_ml.codegen.plans import (
     OverlappedExp,
     ProducerWarp,
 )
-from aster_ml.config import BOXES
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
 from aster_ml.kernel_library.rows import parts_of
@@ -54,15 +53,6 @@ class Match(NamedTuple):
     builder: Callable[[Target], ChainBuilder]
 
 
-class Chain(NamedTuple):
-    """A choice: a row of tensor cores, a match, stages, and which PIPELINE fills them."""
-
-    number: int
-    match: Match
-    stages: int
-    how: str
-
-
 def find_chain(kernel: Kernel, core: TensorCore) -> Match | None:
     """The first match of a kernel among the rows of the library."""
     # One product alone is no chain.
@@ -94,27 +84,6 @@ def producer_kind(kernel: Kernel) -> type[ProducerWarp]:
     plan = kernel.plan(ChainedTiles)
     found = None if plan is None else find_chain(kernel, ROWS[plan.core])
     return OverlappedExp if found is not None and found.overlaps_exp else ProducerWarp
-
-
-def best_chain(kernel: Kernel, target: Target) -> Chain | None:
-    """A match on the tensor core with the longest sum that its dtypes have, if there is one.
-
-    TMA brings operands where the setting BOXES asks for what nobody has run.
-    """
-    there = [(core.size("k"), i) for i, core in enumerate(ROWS) if core.name in target.tensor_cores]
-    for _, number in sorted(there, reverse=True):
-        core = ROWS[number]
-        if core.in_group and BOXES < 2:
-            continue
-        found = find_chain(kernel, core)
-        if found is None or found.why_not:
-            continue
-        stages = found.stages(target)
-        if not core.in_group:
-            return Chain(number, found, stages, "copies")
-        if stages > 1:
-            return Chain(number, found, stages, "producer")
-    return None
 
 
 def build_chain(kernel: Kernel, target: Target) -> None:

@@ -28,7 +28,8 @@ from typing import Any, NamedTuple
 from aster_ml.backend import Backend
 from aster_ml.codegen.opts import Opt, parse_opts
 from aster_ml.codegen.passes import schedule_kernel
-from aster_ml.codegen.search_space import applied, is_small, neighbours, starts
+from aster_ml.codegen.policy.protocol import policy_of
+from aster_ml.codegen.search_space import applied, neighbours, starts
 from aster_ml.config import (
     BEAM,
     BEAM_SECONDS,
@@ -51,18 +52,18 @@ from aster_ml.uop.ops import Ops
 from aster_ml.uop.print.text import to_text
 
 # A schedule that is faster by less than this is not told apart from noise.
-LEAST_GAIN = 1.03
+MIN_GAIN = 1.03
 # Seconds of runs for each candidate, and for the last comparison with the default.
 TRIAL_S, FINAL_S, FINAL_ROUNDS = 0.01, 0.05, 3
 # A candidate that takes longer to compile or to run than this is given up.
 CANDIDATE_TIMEOUT_S = 20.0
 # One that is compiled by the end of the search has so long for its runs.
-LEAST_TRIAL_S = 0.5
+MIN_TRIAL_S = 0.5
 # So often a candidate may end the device for the process that tries it; each takes a new process.
-MOST_LOSSES = 3
+MAX_LOSSES = 3
 # Candidates that are estimated to take so many times as long are not tried: estimates spread by a
 # factor of 1.7 (docs/explanation/tuning/threads.md).
-MOST_SLOWER = 4.0
+MAX_SLOWER = 4.0
 # What is compiled side by side before it is timed, a worker.
 BATCH = 4
 
@@ -232,10 +233,11 @@ class Search:
         seen = {default}
         elsewhere = starts(self.ast, self.target)
         while self.may_go_on():
-            near = [neighbours(self.ast, self.target, opts, MOST_SLOWER) for _, opts in best]
+            near = [neighbours(self.ast, self.target, opts, MAX_SLOWER) for _, opts in best]
             timed = list(self.try_all(unseen(chain(elsewhere, *near), seen)))
-            better = sorted([*best, *timed], key=seconds_of)[:width]
-            gained = better[0][0] * LEAST_GAIN <= best[0][0]
+            # Opts have no order.
+            better = sorted([*best, *timed], key=lambda found: found[0])[:width]
+            gained = better[0][0] * MIN_GAIN <= best[0][0]
             best, elsewhere = better, iter(())
             if not gained:
                 break
@@ -247,7 +249,7 @@ class Search:
 
     def may_go_on(self) -> bool:
         """Whether there is time for more candidates, and the device bears them."""
-        return self.time_left() > 0 and self.losses < MOST_LOSSES
+        return self.time_left() > 0 and self.losses < MAX_LOSSES
 
     def settle(self, default: tuple[Opt, ...], opts: tuple[Opt, ...]) -> Found | None:
         """Compares the best with the default again, in turns: only a clear gain counts.
@@ -260,7 +262,7 @@ class Search:
             ours = min(ours, self.measure(opts, FINAL_S) or ours)
         if theirs == float("inf"):
             return None
-        if ours * LEAST_GAIN > theirs:
+        if ours * MIN_GAIN > theirs:
             opts, ours = default, theirs
         return Found(opts, ours * 1e6, theirs * 1e6, self.tried)
 
@@ -275,9 +277,9 @@ class Search:
                 parts = [some[w :: len(self.workers)] for w in range(len(self.workers))]
                 compiled = list(pool.map(self.compile_some, self.workers, parts))
                 for opts in [c for part in compiled for c in part]:
-                    if self.losses >= MOST_LOSSES:
+                    if self.losses >= MAX_LOSSES:
                         return
-                    seconds = self.measure(opts, limit_s=max(self.time_left(), LEAST_TRIAL_S))
+                    seconds = self.measure(opts, limit_s=max(self.time_left(), MIN_TRIAL_S))
                     self.tried += 1
                     if seconds is not None:
                         yield seconds, opts
@@ -312,11 +314,6 @@ class Search:
             self.losses += error.lost
             self.why = str(error)
             return None
-
-
-def seconds_of(timed: Timed) -> float:
-    """By which schedules are sorted; Opts have no order."""
-    return timed[0]
 
 
 def unseen(
@@ -479,7 +476,8 @@ def may_be_taken(ast: UOp, target: Target, opts: tuple[Opt, ...]) -> bool:
     kernel = applied(ast, target, opts)
     if kernel is None:
         return False
-    return is_small(kernel) or opts == tuple(schedule_kernel(ast, target).applied)
+    fits = policy_of(target).fits(kernel, target)
+    return fits or opts == tuple(schedule_kernel(ast, target).applied)
 
 
 def find_opts(ast: UOp, device: str, target: Target) -> tuple[Opt, ...] | None:
@@ -507,7 +505,7 @@ def find_opts(ast: UOp, device: str, target: Target) -> tuple[Opt, ...] | None:
         workers = [stack.enter_context(Worker(ast, device, folder)) for _ in range(count)]
         search = Search(ast, device, target, workers, float(BEAM_SECONDS.value))
         found = search.run(width)
-    if search.losses >= MOST_LOSSES or found is None:
+    if search.losses >= MAX_LOSSES or found is None:
         tell_ended(device, search, found)
     if found is None:
         return None

@@ -37,7 +37,7 @@ Array = np.ndarray[Any, Any]
 # of the element in bytes (narrower ones are fp8).
 TOLERANCES = {2: 2e-2, 4: 1e-4, 8: 1e-10}
 # A sample is at least so long, so that the clock's grain does not matter.
-SMALLEST_S = 2e-4
+MIN_SAMPLE_S = 2e-4
 MAX_DRAWN = 1 << 20
 
 
@@ -166,7 +166,7 @@ class Bench:
     def seconds(self, kernel: Compiled, budget_s: float) -> float:
         """The quickest of as many runs as the budget has room for, by the device's own clock."""
         first = self.passed(kernel, 1)
-        inner = max(1, min(1000, int(SMALLEST_S / max(first, 1e-7))))
+        inner = max(1, min(1000, int(MIN_SAMPLE_S / max(first, 1e-7))))
         best, stop = float("inf"), time.perf_counter() + budget_s
         while True:
             best = min(best, self.passed(kernel, inner) / inner)

@@ -6,6 +6,8 @@ machines stands in `target/costs`.
 
 from __future__ import annotations
 
+import sys
+
 from aster_ml.target.costs import ASSUMED
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -28,21 +30,20 @@ OP_COST: dict[Ops, int] = {
     Ops.INDEX: 6,
 }
 # How often the terms of a sum may be computed, for each of them, where that sum is summed in turn.
-MOST_AGAIN = 1.5
+MAX_AGAIN = 1.5
 # The same where most of it is beyond the ends of an operand, with which codegen has nothing to do;
 # and how many elements a padded value has for each that it pads, where most of it lies around.
 # Measured: on one thread of a Zen 4, 2026-11-25 (docs/explanation/tuning/convolutions.md).
-MOST_PADDED = 4
+MAX_PADDED = 4
 # Steps of a window that is small, and results that each element serves where these are not few.
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
 MAX_WINDOW, FEW_RESULTS = 128, 16
 # More than this many different readings of one value are not written out.
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
 MAX_READINGS = 4
-# Readings of one value by all kernels together, and nodes that they would write out, beyond which
-# it is stored whatever computing it costs: n slices of what was put together from n parts.
-MANY_READINGS, MAX_WRITTEN = 16, 1 << 12
-
-# Indices longer than this many operations, written out, are ended by storing what they index.
-MAX_INDEX_NODES = 400
+# Full kernels (`MAX_KERNEL_NODES`) that all readings of one value together would write out, beyond
+# which it is stored whatever computing it costs: n slices of what was put together from n parts.
+MANY_KERNELS = 16
 
 
 def own_cost(u: UOp) -> int:
@@ -75,7 +76,9 @@ FREE = frozenset(
         Ops.BIND,
     }
 )
-MAX_COST = 1 << 20
+# Costs of what is shared are counted for each reader, which grows without end: here they stay
+# machine words.
+MAX_COST = sys.maxsize
 # What is read from memory whatever it was made by.
 LOADED = frozenset({Ops.REDUCE, Ops.SCATTER, Ops.PARAM, Ops.COPY, Ops.AFTER})
 # A name of a module is found faster than a member of an Enum.

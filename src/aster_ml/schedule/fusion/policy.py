@@ -29,7 +29,7 @@ from aster_ml.uop.ranges import iterations
 # Values that may be stored or computed where they are read.
 DECIDED = ELEMENTWISE | {Ops.PAD, Ops.RESHAPE, Ops.INDEX, Ops.REDUCE}
 # Nodes below one that is weighed which are looked at for what others read too.
-MOST_SEEN = 64
+MAX_SEEN = 64
 
 # What cuts bits out of bytes and joins them, and where bytes lie.
 BITS = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR})
@@ -110,11 +110,11 @@ class Decisions(Body):
         if len(readings) > 1:
             roots = dict.fromkeys([r.root for r in readings])
             most = costs.MAX_READINGS * len(roots)
-            if len(readings) > most and sum([1 / r.way.share for r in readings]) > most:
-                return self.worth_storing(u) and self.store_because(u, ways_of(readings))
+            many = len(readings) > most and sum([1 / r.way.share for r in readings]) > most
             written = len(readings) * sum(self.costs[u])
-            if len(readings) >= costs.MANY_READINGS and written > costs.MAX_WRITTEN:
-                return self.worth_storing(u) and self.store_because(u, ways_of(readings))
+            if many or written > costs.MANY_KERNELS * self.max_nodes:
+                ways = f"read in {len(readings)} ways, too many to write out"
+                return self.worth_storing(u) and self.store_because(u, ways)
         for root in roots:
             if self.stored[root].size > self.max_nodes:
                 full = f"its reader has {self.max_nodes} nodes without it"
@@ -180,7 +180,7 @@ class Decisions(Body):
         looked worth storing too
         """
         loaded: set[UOp] = set()
-        left = MOST_SEEN
+        left = MAX_SEEN
 
         def enter(s: UOp) -> bool:
             nonlocal left
@@ -235,7 +235,7 @@ class Decisions(Body):
 
     def is_cut_from_bytes(self, field: UOp) -> bool:
         """Whether bitwise ops and views alone make a value, of few bytes of memory."""
-        stack, left = [field], MOST_SEEN
+        stack, left = [field], MAX_SEEN
         while stack and left:
             left -= 1
             x = stack.pop()
@@ -288,7 +288,7 @@ class Decisions(Body):
             if stack[-1] is u:
                 sizes[u] = total
                 stack.pop()
-        way.is_long = sum(map(sizes.__getitem__, parts)) > costs.MAX_INDEX_NODES
+        way.is_long = sum(map(sizes.__getitem__, parts)) > self.max_nodes
         return way.is_long
 
     def worth_storing(self, u: UOp) -> bool:
@@ -359,7 +359,7 @@ class Decisions(Body):
         if len(readings) == 1 and first.way.summed and u.arg.op is Ops.ADD and not stored.outer:
             # Terms of another sum: fused when few of them are computed more than once, or not at
             # all, since steps of a sum at which windows meet nothing are left out.
-            most = costs.MOST_PADDED if meets_in_windows(first.way.valid) else costs.MOST_AGAIN
+            most = costs.MAX_PADDED if meets_in_windows(first.way.valid) else costs.MAX_AGAIN
             if iterations(used) <= most * numel:
                 stored.has_reduce = True
                 return True
@@ -478,11 +478,6 @@ def is_product_of_bytes(u: UOp) -> bool:
     return True
 
 
-def ways_of(readings: list[Reading]) -> str:
-    """Why what is read so often is stored."""
-    return f"read in {len(readings)} ways, too many to write out"
-
-
 def meets_in_windows(valid: UOp | None) -> bool:
     """Whether a condition says of places, by comparisons alone, that they are within bounds."""
     return valid is not None and not any([x.op in (Ops.IDIV, Ops.MOD) for x in toposort(valid)])
@@ -496,4 +491,4 @@ def is_mostly_around(u: UOp) -> bool:
     source, margins = u.src[0].shape, [m for m in u.marg if m != (0, 0)]
     if len(u.src) > 1 or not all_int(source) or not all([low and high for low, high in margins]):
         return False
-    return bool(prod(source) * costs.MOST_PADDED <= prod(u.shape))
+    return bool(prod(source) * costs.MAX_PADDED <= prod(u.shape))

@@ -2,7 +2,7 @@
 
 A cost is estimated from the strides of accesses alone, before lanes are chosen; what a kernel
 takes once they are is estimated in `codegen/estimate`, by the same figures (`target/costs`).
-Nothing here chooses or changes anything: that is `cpu/heuristic` and `gpu/heuristic`.
+Nothing here chooses or changes anything: that is `cpu/heuristic`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.opts import axis_name
-from aster_ml.codegen.staging.panel import (
-    uses_of,
-)
+from aster_ml.codegen.policy.body_size import MAX_BODY
+from aster_ml.codegen.staging.panel import uses_of
 from aster_ml.codegen.tails import can_overlap
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, next_power2
@@ -26,42 +25,24 @@ from aster_ml.uop.ranges import iterations, size_of
 # A name of a module is found faster than a member of an Enum, and every node is asked for its op.
 RANGE, LOOP = Ops.RANGE, AxisType.LOOP
 # Longest gap between elements that are stored interleaved with those in the gap.
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
 MAX_GAP = 8
-# Steps of a reduction that are written out so that SIMD lanes have a row each.
-LONGEST_ROW = 32
 # Longest side of a register tile.
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
 MAX_TILE_SIDE = 16
 # Results of a register tile that one loaded value may be expected to serve. Measured: on strided
 # convolutions, 2026-11-21 (docs/explanation/tuning/panels.md).
 TILE_REUSE = 6
-# Chunks for each thread, at most, of an axis that threads do not divide.
-MOST_CHUNKS = 4
 # Rows that a reduction over rows takes at a time: prefetchers follow so many, and their sums in
-# scratch are read and written once for all of them. It does no more than that to each element.
-ROWS, MAX_ROW_VALUES = 8, 8
+# scratch are read and written once for all of them. It does no more than so many things to each
+# element. Measured: rows eight at a time, 2026-11-24 (docs/explanation/tuning/reductions.md).
+ROWS = 8
 # The least steps of a loop whose body is repeated to keep the processor busy.
-LEAST_REPEATED = 256
-# Steps of a loop up to which the loop around it is repeated for its sake.
-FEW_STEPS = 4
-# Lines of code that the load or store of a SIMD value takes, and of one whose lanes lie apart, in
-# runs; and the least steps of the sum before a loop over the results of a register tile.
-LINES, LINES_APART, LEAST_SUMMED = 2, 14, 128
-# Of all that is done with these results, the lines that the loop has to save. Measured: on two
-# cores of a Zen 4, 2026-11-21 (docs/explanation/tuning/compile-time-llvm.md; 100 cost up to 5%).
-LEAST_SAVED = 200
-# The same where one block is transposed at a time: lines of each value and those that it has to
-# save; and the most nodes for each result that are computed in as few lanes.
-LINES_TURNED, LEAST_TURNED, MOST_NARROW = 5, 60, 8
-# And the least steps of the sum. Measured: on two cores of a Zen 4, 2026-11-21
-# (docs/explanation/tuning/compile-time-llvm.md; 147 steps cost 3 to 5%, 25 up to 20%).
-LEAST_SUMMED_TURNED = 256
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
+MIN_REPEATED = 256
 # Steps of a short loop that are written out.
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
 MAX_WRITTEN_OUT = 8
-# Products that windows over a short axis are written out to, at most.
-MAX_PRODUCTS = 128
-# Most nodes times lane instances in one loop body: keeps compile time and registers in hand. Of
-# what is written out because it has to be, and in a search, there may be four times as many.
-MAX_BODY = 512
 
 
 @dataclass
@@ -226,7 +207,7 @@ def accumulators(plan: Plan, u: UOp) -> int:
         return costs.accumulators
     if len(folds) == 2 and any([u in toposort(v.src[0]) for v in folds]):
         return costs.accumulators
-    room = (plan.target.vector_registers or 16) // 2
+    room = plan.target.registers // 2
     return max(costs.accumulators, min(costs.maximum * costs.accumulators, room))
 
 
@@ -248,14 +229,14 @@ def axis_text(axis: UOp | None) -> str:
 def bodies_side_by_side(plan: Plan, nodes: int) -> int:
     """Counts the bodies of so many nodes that have to stand side by side to fill the pipeline."""
     steps = iterations([r for r in plan.kernel.outputs if not r.arg.kind.is_lane])
-    return 1 if steps < LEAST_REPEATED else unroll_for_ilp(plan.target, nodes)
+    return 1 if steps < MIN_REPEATED else unroll_for_ilp(plan.target, nodes)
 
 
 def unroll_for_ilp(target: Target, nodes: int) -> int:
     """The same for a loop that is long enough."""
     wanted = next_power2(ceildiv(target.costs.chains * nodes, target.costs.in_flight))
     # A body takes about eight registers.
-    room = max((target.vector_registers or 16) // 8, 1)
+    room = max(target.registers // 8, 1)
     return int(min(wanted, room, ceildiv(MAX_BODY, nodes)))
 
 
@@ -270,7 +251,7 @@ def chunk_count(plan: Plan, axis: UOp, loops: list[UOp]) -> int:
         return 0
     if size % threads == 0 or can_overlap(plan.kernel):
         return threads
-    return next((n for n in divisors(size) if threads <= n <= MOST_CHUNKS * threads), 0)
+    return next((n for n in divisors(size)[:-1] if threads <= n), 0)
 
 
 def sharing_cost(plan: Plan, axis: UOp, loops: list[UOp], panel: Access | None) -> float:

@@ -14,9 +14,8 @@ from aster_ml.codegen.estimate import pays_threads
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.pipeline.plan import folds_of_next, row_stage
 from aster_ml.codegen.plans import RowSums
+from aster_ml.codegen.policy.body_size import MAX_BODY
 from aster_ml.codegen.policy.cpu.costs import (
-    FEW_STEPS,
-    MAX_BODY,
     MAX_WRITTEN_OUT,
     Plan,
     between,
@@ -31,7 +30,7 @@ from aster_ml.codegen.policy.cpu.prefetch import (
     past_caches,
     rows_ahead,
 )
-from aster_ml.codegen.policy.cpu.tails import MOST_TWICE, gates_along, is_peeled, tail_overhead
+from aster_ml.codegen.policy.cpu.tails import MAX_TWICE, gates_along, is_peeled, tail_overhead
 from aster_ml.codegen.policy.cpu.vectorize import finish_nodes
 from aster_ml.codegen.prefetch import (
     longest,
@@ -46,14 +45,17 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
-# Pages that the stores of one step go to, from which on each gets several lines at a time.
-MANY_PAGES = 9
 # SIMD values side by side from which on rows are stored later in caches too: fewer take longer so
 # (docs/explanation/tuning/pipelining.md). Measured: on a Zen 4, 2026-11-23.
 BESIDE_LATER = 3
+# Steps of a loop up to which the loop around it is repeated for its sake.
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
+FEW_STEPS = 4
 # Nodes of a body up to which it is repeated for the loop's own sake.
-MOST_WIDENED = 24
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
+MAX_WIDENED = 24
 # Rows to try side by side that divide by the same: what a divisor takes is done once for them.
+# Measured: on one thread of a Zen 4, 2026-11-25 (docs/explanation/tuning/shared-divisions.md).
 ROWS_SHARING = (12, 8, 6, 4)
 # Rows side by side that are shorter are waited for line by line where a kernel moves more than a
 # part of the last cache (docs/explanation/tuning/shared-divisions.md). Measured: on one thread of a
@@ -91,16 +93,22 @@ def share_indices(plan: Plan, outputs: list[UOp]) -> bool:
     hard = [a for a in plan.accesses if any(a.stride(r) is None for r in computed)]
     gates = [g for a in plan.accesses if not a.is_store for g in a.node.src[1:]]
     masked = any(r in g.ranges for g in gates for r in lanes)
-    for r in reversed(outputs if hard or masked else []):
-        easy = r not in inner and all(a.stride(r) is not None for a in hard)
-        if not easy or r.src[0].op is not Ops.CONST or shifted_lanes(kernel, r) is not None:
-            continue
-        size = size_of(r)
-        for n in [n for n in (4, 2) if n * plan.nodes <= MAX_BODY]:
-            few = tail_overhead(size, n) <= MOST_TWICE and can_overlap(kernel)
-            if size // n >= plan.target.threads and (size % n == 0 or few):
-                upcast(kernel, r, n)
-                return True
+    others = [r for r in outputs if r not in inner] if hard or masked else []
+    easy = [r for r in others if all([a.stride(r) is not None for a in hard])]
+    counts = [n for n in (4, 2) if n * plan.nodes <= MAX_BODY]
+    return any(set_beside(plan, r, counts) for r in reversed(easy))
+
+
+def set_beside(plan: Plan, r: UOp, counts: list[int]) -> bool:
+    """Lanes along an axis, the first of these numbers that leaves work for all threads."""
+    kernel, size = plan.kernel, size_of(r)
+    if r.src[0].op is not Ops.CONST or shifted_lanes(kernel, r) is not None:
+        return False
+    for n in counts:
+        few = tail_overhead(size, n) <= MAX_TWICE and can_overlap(kernel)
+        if size // n >= plan.target.threads and (size % n == 0 or few):
+            upcast(kernel, r, n)
+            return True
     return False
 
 
@@ -112,26 +120,16 @@ def share_divisors(plan: Plan, outputs: list[UOp]) -> bool:
     """
     kernel = plan.kernel
     quotients = shared_quotients(kernel, plan.target)
-    if quotients and (
-        moved_nbytes(plan) > plan.target.costs.several_part * max(plan.target.cache_bytes)
-    ):
-        simd = AxisType.VECTOR
-        row = prod(
-            [size_of(r) for r in kernel.outputs if r.arg.id == plan.vector_id or r.arg.kind is simd]
-        )
+    kept = plan.target.costs.several_part * max(plan.target.cache_bytes)
+    if quotients and moved_nbytes(plan) > kept:
+        simd, along = AxisType.VECTOR, plan.vector_id
+        row = [size_of(r) for r in kernel.outputs if r.arg.id == along or r.arg.kind is simd]
         stored = max([a.buffer.dtype.itemsize for a in plan.accesses if a.is_store])
-        if row * stored < SHARING_NBYTES:
+        if prod(row) * stored < SHARING_NBYTES:
             return False
-    for r in reversed(axes_sharing(quotients, outputs, plan.vector_id)):
-        if r.src[0].op is not Ops.CONST or shifted_lanes(kernel, r) is not None:
-            continue
-        size = size_of(r)
-        for n in [n for n in ROWS_SHARING if n * (plan.nodes + plan.extra) <= MAX_BODY]:
-            few = tail_overhead(size, n) <= MOST_TWICE and can_overlap(kernel)
-            if size // n >= plan.target.threads and (size % n == 0 or few):
-                upcast(kernel, r, n)
-                return True
-    return False
+    counts = [n for n in ROWS_SHARING if n * (plan.nodes + plan.extra) <= MAX_BODY]
+    axes = axes_sharing(quotients, outputs, plan.vector_id)
+    return any(set_beside(plan, r, counts) for r in reversed(axes))
 
 
 def widen_rows(plan: Plan, outputs: list[UOp]) -> bool:
@@ -143,7 +141,7 @@ def widen_rows(plan: Plan, outputs: list[UOp]) -> bool:
     for axis in outputs[:-3:-1]:
         n = widen(plan, axis, side)
         side *= n
-        waits = n == 1 and plan.nodes + plan.extra > MOST_WIDENED
+        waits = n == 1 and plan.nodes + plan.extra > MAX_WIDENED
         if ceildiv(size_of(axis), n) > FEW_STEPS and not waits:
             break
     return side > 1
@@ -153,8 +151,8 @@ def lanes_beside(plan: Plan) -> int:
     """SIMD values that stacks which are written out put side by side already.
 
     Few do not count, nor those of which an access takes lanes that lie apart in runs, since wider
-    ones have longer runs; nor where a store goes to many pages at each step, of which each is to
-    get some lines at a time.
+    ones have longer runs; nor where a store goes to more pages at each step than a cache has
+    places for lines at one offset: each is to get some lines at a time.
     """
     kernel = plan.kernel
     written = [r for r in kernel.outputs if r.arg.kind is AxisType.UPCAST]
@@ -167,7 +165,7 @@ def lanes_beside(plan: Plan) -> int:
         default=1,
     )
     # Lanes that are loaded one by one are so much code that the rest does not matter.
-    counts = beside >= FEW_STEPS and not runs and (apart or pages < MANY_PAGES)
+    counts = beside >= FEW_STEPS and not runs and (apart or pages <= plan.target.ways)
     return beside if counts else 1
 
 
@@ -185,7 +183,7 @@ def widen(plan: Plan, axis: UOp, side: int) -> int:
     if axis.src[0].op is not Ops.CONST:
         return 1
     early = shifted_lanes(plan.kernel, axis)
-    small = nodes <= MOST_WIDENED
+    small = nodes <= MAX_WIDENED
     most = min(4, 64 // nodes) if small else bodies_side_by_side(plan, nodes)
     if side == 1 and row_is_known(plan, axis, nodes):
         apply(plan.kernel, Opt(OptOps.UPCAST, axis_name(axis), size))
@@ -193,7 +191,7 @@ def widen(plan: Plan, axis: UOp, side: int) -> int:
     for n in [n for n in (4, 2) if n * side <= most]:
         fits = size % n == 0
         # Few SIMD values may run twice.
-        few = tail_overhead(size, n) <= MOST_TWICE
+        few = tail_overhead(size, n) <= MAX_TWICE
         if early is not None:
             fits = n * early.count <= early.size and few
         how = ""

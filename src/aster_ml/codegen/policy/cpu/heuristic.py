@@ -1,7 +1,7 @@
 """Default schedules of CPUs: which Opts a kernel gets, by the cost model in `cpu/costs`.
 
 Receives a Kernel and a Target and applies Opts to the Kernel. Nothing here knows ops; what a choice
-costs is said in `cpu/costs`, and devices with work-groups are served by `gpu/heuristic`.
+costs is said in `cpu/costs`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from aster_ml.codegen.estimate import estimate
 from aster_ml.codegen.kernel import Decision, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.plans import Halo, RowSums
+from aster_ml.codegen.policy.body_size import MAX_BODY
 from aster_ml.codegen.policy.cpu.block_product import choose_blocks
 from aster_ml.codegen.policy.cpu.costs import (
-    MAX_BODY,
     MAX_TILE_SIDE,
     MAX_WRITTEN_OUT,
     ROWS,
@@ -54,7 +54,6 @@ from aster_ml.codegen.policy.cpu.tails import results_beside, uneven_sides
 from aster_ml.codegen.policy.cpu.transpose import tile_transposed
 from aster_ml.codegen.policy.cpu.unpacked_product import choose_unpacked, order_for_unpacked
 from aster_ml.codegen.policy.cpu.vectorize import choose_vector
-from aster_ml.codegen.policy.gpu.heuristic import choose_group_opts
 from aster_ml.codegen.staging.panel import panel_of
 from aster_ml.codegen.staging.row import max_nbytes as max_row_nbytes
 from aster_ml.codegen.tails import can_overlap, may_split, overlaps, shifted_lanes
@@ -71,14 +70,14 @@ from aster_ml.uop.ops import VALUES, AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
 # Steps of a sum in its own dtype, half as many where no wider one is left; longer sums are sums of
-# sums.
+# sums. Source: NumPy's pairwise_sum (loops_utils.h.src), which adds as many to each of eight sums.
 NEST_STEPS = 16
-TILE_CANDIDATES = 4
 # Nodes of a reduction up to which several steps of it, or several results, stand side by side.
-MOST_PARTIAL = 40
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
+MAX_PARTIAL = 40
 # Nodes times lanes of a short loop in which ops take many instructions each. Measured: on two cores
 # of a Zen 4, 2026-11-22, as 64 by the counts of then (docs/explanation/tuning/exponentials.md).
-MOST_LONG = 80
+MAX_LONG = 80
 
 
 def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
@@ -94,9 +93,6 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
         return
     if any([size_of(r) == 0 for r in kernel.axes]):
         # Of nothing, plain loops are as quick as any.
-        return
-    if target.has_local:
-        choose_group_opts(plan, rank)
         return
     if choose_blocks(plan) or choose_dot(plan) or choose_unpacked(plan):
         return
@@ -139,9 +135,7 @@ def choose_tile(plan: Plan) -> None:
         if outputs and not kernel.reduces:
             # The first of them that fits.
             ways = tile_interleaved, tile_transposed, share_indices, share_divisors, widen_rows
-            for way in ways:
-                if way(plan, outputs):
-                    break
+            any(way(plan, outputs) for way in ways)
         return
     if outer:
         return
@@ -149,7 +143,7 @@ def choose_tile(plan: Plan) -> None:
     loads = [a for a in plan.accesses if a.node in mine]
     if not loads or not outputs:
         return
-    registers = plan.target.vector_registers or 16
+    registers = plan.target.registers
     panel = panel_of(kernel)
     outputs = [r for r in outputs if not kernel.fills_slab(r)]
     overlap = kernel.plan(Halo) is not None or can_overlap(kernel)
@@ -180,7 +174,7 @@ def choose_tile(plan: Plan) -> None:
         r for r in kernel.outputs + [x for u in main for x in u.src[1:]] if r.arg.kind.is_lane
     }
     tiles, runs_twice = Tiles(plan, loads, vector, windows, panel), overlaps(kernel)
-    for pair in itertools.combinations(candidates[:TILE_CANDIDATES], min(2, len(candidates))):
+    for pair in itertools.combinations(candidates, min(2, len(candidates))):
         axes = [c[0] for c in pair]
         for sides in itertools.product(*[c[1] for c in pair]):
             if tiles.too_many(math.prod(sides)):
@@ -262,7 +256,7 @@ def unroll_axes(plan: Plan, inner: list[UOp]) -> None:
     inside = [values_of(store.src[1], stop) for store in kernel.stores]
     nodes = sum(map(len, inside))
     more = sum([more_slots(each, plan.target) for each in inside])
-    room = MOST_LONG if more else MAX_BODY
+    room = MAX_LONG if more else MAX_BODY
     fitting = [n for n in divisors(size_of(inner[-1])) if n * (nodes + more) <= room]
     fitting = [n for n in fitting if n > 1 and may_split(kernel, inner[-1], n)]
     if fitting:
@@ -286,7 +280,7 @@ def choose_partials(plan: Plan) -> None:
     if kernel.plan(RowSums) is not None:
         return
     for u in each_reduction(kernel):
-        if work_of(u.src[0]) <= MOST_PARTIAL:
+        if work_of(u.src[0]) <= MAX_PARTIAL:
             set_row_beside(plan, u, accumulators(plan, u))
     for u in each_reduction(kernel):
         lanes = prod([size_of(r) for r in u.src[0].ranges if r.arg.kind is AxisType.UPCAST])
@@ -296,12 +290,12 @@ def choose_partials(plan: Plan) -> None:
             continue
         if not loops:
             # Of several results the SIMD lanes are added up together.
-            if u.arg.op is Ops.ADD and work_of(u.src[0]) <= MOST_PARTIAL:
+            if u.arg.op is Ops.ADD and work_of(u.src[0]) <= MAX_PARTIAL:
                 set_side_by_side(plan, u, most // lanes)
             continue
         # Long code that has no SIMD lanes gains nothing from standing side by side.
         work = work_of(u.src[0])
-        if work > MOST_PARTIAL:
+        if work > MAX_PARTIAL:
             continue
         single = [
             x
@@ -309,7 +303,7 @@ def choose_partials(plan: Plan) -> None:
             if takes_long(x, plan.target)
             and not [r for r in x.ranges if r.arg.kind is AxisType.VECTOR]
         ]
-        if work + more_slots(single, plan.target) > MOST_PARTIAL:
+        if work + more_slots(single, plan.target) > MAX_PARTIAL:
             continue
         axis = max(loops, key=size_of)
         if axis.src[0].op is not Ops.CONST:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from aster_ml.codegen.apply import apply
-from aster_ml.codegen.kernel import Access
+from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.policy.cpu.costs import Plan, execution_count
 from aster_ml.codegen.policy.cpu.prefetch import held_nbytes, summed_axes
@@ -25,13 +25,13 @@ from aster_ml.helpers import ceildiv, divisors
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ranges import iterations, size_of
 
-# First caches that the columns of a strip fill that is read where it lies; and from how many tiles
-# of rows they are read.
-STRIP_PART, LEAST_TILES = 2, 2
+# First caches that the columns of a strip fill that is read where it lies.
+STRIP_PART = 2
 # Most tiles of rows, fewer than pay for a packed panel, whose filling brings nothing else: those of
 # SIMD values of a line. Measured: on a Zen 4, 2026-11-24 (docs/explanation/tuning/prefetch.md).
-MOST_TILES = 20
-# Steps of a strip come in multiples of so many.
+MAX_TILES = 20
+# Steps of a strip come in multiples of those that are transposed together. Measured: on two cores
+# of a Zen 4, 2026-11-21 (docs/explanation/tuning/compile-time-llvm.md).
 EVEN_STEPS = 16
 
 
@@ -52,16 +52,7 @@ def choose_strips(plan: Plan) -> None:
     for r in reduced_axes(kernel):
         fitting = [n for n in divisors(size_of(r)) if n >= wanted] if r in a.strides else []
         if fitting and fitting[0] <= 4 * wanted:
-            apply(
-                kernel,
-                Opt(
-                    OptOps.KBLOCK,
-                    axis_name(r),
-                    size_of(r) // fitting[0],
-                    how="output",
-                ),
-            )
-            return
+            return block_output(kernel, r, size_of(r) // fitting[0])
     # Strips that divide no axis, of steps that are transposed together: the last one is shorter.
     longest = max([r for r in reduced_axes(kernel) if r in a.strides], key=size_of, default=None)
     if longest is None:
@@ -70,8 +61,12 @@ def choose_strips(plan: Plan) -> None:
     for count in (wanted, wanted + 1):
         length = ceildiv(ceildiv(size, count), EVEN_STEPS) * EVEN_STEPS
         if length < size and panel_nbytes(kernel, a) // size * length <= limit:
-            apply(kernel, Opt(OptOps.KBLOCK, axis_name(longest), length, how="output"))
-            return
+            return block_output(kernel, longest, length)
+
+
+def block_output(kernel: Kernel, axis: UOp, length: int) -> None:
+    """Strips of so many steps of a reduction, whose sums wait in the outputs."""
+    apply(kernel, Opt(OptOps.KBLOCK, axis_name(axis), length, how="output"))
 
 
 def crowded_strips(plan: Plan) -> int:
@@ -87,12 +82,10 @@ def crowded_strips(plan: Plan) -> int:
     for a, n in found:
         axes, itemsize = summed_axes(a), a.buffer.dtype.itemsize
         step = min([abs(a.strides[r] or 0) for r in axes]) * itemsize
-        if (
-            2 * n * itemsize <= plan.target.line_nbytes <= step
-            and held_nbytes(a) > plan.target.cache_bytes[1]
-        ):
-            way = plan.target.cache_bytes[1] // plan.target.ways
-            kept = plan.target.ways * way // max(math.gcd(step, way), plan.target.line_nbytes)
+        near, line = plan.target.cache_bytes[1], plan.target.line_nbytes
+        if 2 * n * itemsize <= line <= step and held_nbytes(a) > near:
+            way = near // plan.target.ways
+            kept = plan.target.ways * way // max(math.gcd(step, way), line)
             wanted = max(wanted, ceildiv(2 * iterations(axes), kept))
     return wanted
 
@@ -113,15 +106,14 @@ def strips_in_place(plan: Plan) -> bool:
         return False
     # Half as many lanes compute twice as long for each element, and masks are not free for them.
     line_lanes = min(8 * plan.target.line_nbytes, plan.target.vector_bits)
-    most = MOST_TILES * line_lanes // (8 * plan.target.line_nbytes)
+    most = MAX_TILES * line_lanes // (8 * plan.target.line_nbytes)
     masked = found[0].node.src[1:] and not plan.target.masks
-    if masked or not LEAST_TILES <= size_of(rows) <= most:
+    if masked or not 1 < size_of(rows) <= most:
         return False
     run = run_of_lanes(found[0]) * found[0].buffer.dtype.itemsize
     count = ceildiv(size_of(reduced[0]) * run, STRIP_PART * plan.target.cache_bytes[0])
     if count > 1:
-        length = ceildiv(size_of(reduced[0]), count)
-        apply(kernel, Opt(OptOps.KBLOCK, axis_name(reduced[0]), length, how="output"))
+        block_output(kernel, reduced[0], ceildiv(size_of(reduced[0]), count))
     # Columns that begin anywhere in a line share lines with the next, so these are asked for too.
     apply(kernel, Opt(OptOps.PREFETCH, axis_name(columns), 2))
     return True

@@ -40,7 +40,7 @@ from aster_ml.uop.ranges import iterations, size_of
 
 # Nodes of a kernel up to which memory is all that it waits for. Measured: on a Zen 4, 2026-11-23
 # (docs/explanation/tuning/non-temporal-stores.md).
-MOST_MOVED = 12
+MAX_MOVED = 12
 
 
 def least_row(target: Target) -> int:
@@ -62,11 +62,8 @@ def streamed_nbytes(plan: Plan, a: Access) -> int:
     whole = min(size_of(lanes[0]) * itemsize, plan.target.line_nbytes)
     if any((a.stride(r) or 0) * itemsize % whole for r in outputs if r is not lanes[0]):
         return 0
-    if (
-        a.node.src[2:]
-        or plan.kernel.plan(Strips) is not None
-        or plan.kernel.facts.stores_over_reads
-    ):
+    kernel = plan.kernel
+    if a.node.src[2:] or kernel.plan(Strips) is not None or kernel.facts.stores_over_reads:
         return 0
     run = size_of(lanes[0])
     for r in sorted((r for r in outputs if r.arg.kind is AxisType.UPCAST), key=size_of):
@@ -115,7 +112,7 @@ def moved_lanes(plan: Plan, lanes: int) -> int:
     target, last = plan.target, max(plan.target.cache_bytes)
     if not 0 < target.move_bits < target.vector_bits or not last:
         return lanes
-    if plan.values > MOST_MOVED or plan.extra or moved_nbytes(plan) < target.costs.full_part * last:
+    if plan.values > MAX_MOVED or plan.extra or moved_nbytes(plan) < target.costs.full_part * last:
         return lanes
     kernel = plan.kernel
     if kernel.reduces and kernel.outputs:
@@ -242,16 +239,13 @@ def columns_cost(plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UO
     itemsize = a.buffer.dtype.itemsize
     steps = [abs(a.strides[r] or 0) for r in reduce.src[1:] if r in a.strides]
     nbytes = execution_count(a) * itemsize
-    if (
-        min(steps, default=0) * itemsize < plan.target.page_nbytes // 4
-        or nbytes <= plan.target.cache_bytes[1]
-    ):
+    target, costs = plan.target, plan.target.costs
+    near = min(steps, default=0) * itemsize < least_row(target)
+    if near or nbytes <= target.cache_bytes[1]:
         return 0.0
-    costs = plan.target.costs
-    lost = min(nbytes / (costs.kept_part * max(plan.target.cache_bytes)), 1.0)
-    return (
-        costs.down_columns * lost * arithmetic_cost(plan.target, axis, lanes, nest_of(plan, reduce))
-    )
+    lost = min(nbytes / (costs.kept_part * max(target.cache_bytes)), 1.0)
+    each = arithmetic_cost(target, axis, lanes, nest_of(plan, reduce))
+    return costs.down_columns * lost * each
 
 
 def rows_ahead(plan: Plan, axis: UOp, loads: Iterable[Access]) -> int:
@@ -301,10 +295,8 @@ def ask_for_rows(plan: Plan) -> bool:
         if any(a.node.arg for a, _ in loads) or not tile_ahead(plan, loads):
             continue
         # Steps that are a line together ask for it once.
-        steps = ceildiv(
-            plan.target.line_nbytes,
-            min([run_of_lanes(a) * a.node.dtype.itemsize for a, _ in loads]),
-        )
+        run = min([run_of_lanes(a) * a.node.dtype.itemsize for a, _ in loads])
+        steps = ceildiv(plan.target.line_nbytes, run)
         if kernel.plan(RowSums) is not None:
             along, op = [axis], OptOps.UPCAST
         else:

@@ -12,13 +12,8 @@ from typing import NamedTuple
 
 from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.plans import Halo, UnpackedOperand
-from aster_ml.codegen.policy.cpu.costs import (
-    MAX_BODY,
-    MAX_GAP,
-    MAX_PRODUCTS,
-    Plan,
-    execution_count,
-)
+from aster_ml.codegen.policy.body_size import MAX_BODY
+from aster_ml.codegen.policy.cpu.costs import MAX_GAP, Plan, execution_count
 from aster_ml.codegen.staging.panel import max_nbytes, panel_nbytes, uses_of
 from aster_ml.codegen.staging.unpacked_panel import panel_axes
 from aster_ml.codegen.transforms.trip_counts import Window
@@ -29,6 +24,9 @@ from aster_ml.uop.ranges import iterations, size_of
 
 # How many results each axis of outputs has in a tile.
 Tile = dict[UOp, int]
+# Products that windows over a short axis are written out to, at most.
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
+MAX_PRODUCTS = 128
 
 
 class Load(NamedTuple):
@@ -66,7 +64,7 @@ class Tiles:
         kernel = plan.kernel
         self.windows = windows
         self.costs, self.instruction = plan.target.costs, plan.target.instruction
-        self.registers = plan.target.vector_registers or 16
+        self.registers = plan.target.registers
         # A value without SIMD lanes is broadcast as part of the arithmetic.
         costs = self.costs
         self.broadcast = costs.embedded_broadcast if plan.target.broadcasts else costs.broadcast

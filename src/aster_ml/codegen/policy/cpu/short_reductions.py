@@ -14,13 +14,8 @@ from aster_ml.codegen.apply import apply
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.plans import Halo
-from aster_ml.codegen.policy.cpu.costs import (
-    LONGEST_ROW,
-    MAX_BODY,
-    MAX_WRITTEN_OUT,
-    Plan,
-    nest_of,
-)
+from aster_ml.codegen.policy.body_size import MAX_BODY
+from aster_ml.codegen.policy.cpu.costs import MAX_WRITTEN_OUT, Plan, nest_of
 from aster_ml.codegen.tails import can_overlap
 from aster_ml.dtype import dtypes
 from aster_ml.target import BLOCK_NBYTES, Target
@@ -30,7 +25,7 @@ from aster_ml.uop.ranges import iterations, size_of
 from aster_ml.uop.rules.conditions import conditions_of
 
 # The least SIMD lanes that have a row each: those of the shortest registers.
-LEAST_LANES = BLOCK_NBYTES // dtypes.float32.itemsize
+MIN_LANES = BLOCK_NBYTES // dtypes.float32.itemsize
 
 
 def is_short_row(access: Access, axis: UOp, reduce: UOp) -> bool:
@@ -61,7 +56,7 @@ def row_lanes(plan: Plan, axis: UOp | None, lanes: int) -> int:
     if axis is None or axis not in kernel.outputs or not kernel.reduces:
         return 0
     wide = min(lanes, 1 << size_of(axis).bit_length() - 1)
-    if axis.src[0].op is not Ops.CONST or wide < LEAST_LANES:
+    if axis.src[0].op is not Ops.CONST or wide < MIN_LANES:
         return 0
     # One masked SIMD value may do.
     if wide < size_of(axis) < lanes and size_of(axis) > wide * plan.target.costs.masked:
@@ -72,7 +67,7 @@ def row_lanes(plan: Plan, axis: UOp | None, lanes: int) -> int:
     if any([r.src[0].op is not Ops.CONST for u in kernel.reduces for r in u.src[1:]]):
         return 0
     steps = [iterations(list(u.src[1:])) for u in kernel.reduces]
-    if not all(axis in u.ranges for u in kernel.reduces) or max(steps) > LONGEST_ROW:
+    if not all(axis in u.ranges for u in kernel.reduces) or max(steps) > plan.target.registers:
         return 0
     owner = kernel.facts.owners
     loads = [a for a in plan.accesses if a.node in owner]

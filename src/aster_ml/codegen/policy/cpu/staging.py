@@ -12,16 +12,6 @@ from aster_ml.codegen.decompose.slots import LONG, more_slots
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.plans import PackedWords, PeeledStep
-from aster_ml.codegen.policy.cpu.costs import (
-    LEAST_SAVED,
-    LEAST_SUMMED,
-    LEAST_SUMMED_TURNED,
-    LEAST_TURNED,
-    LINES,
-    LINES_APART,
-    LINES_TURNED,
-    MOST_NARROW,
-)
 from aster_ml.codegen.policy.cpu.panel import choose_panel
 from aster_ml.codegen.policy.cpu.tails import choose_last_steps
 from aster_ml.codegen.staging.epilogue import accesses_after, lanes_in_loop, tile_of
@@ -33,6 +23,21 @@ from aster_ml.target import BLOCK_NBYTES, Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.ops import ELEMENTWISE
 from aster_ml.uop.ranges import iterations, size_of
+
+# Lines of code that the load or store of a SIMD value takes, and of one whose lanes lie apart, in
+# runs; and the least steps of the sum before a loop over the results of a register tile.
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
+LINES, LINES_APART, MIN_SUMMED = 2, 14, 128
+# Of all that is done with these results, the lines that the loop has to save. Measured: on two
+# cores of a Zen 4, 2026-11-21 (docs/explanation/tuning/compile-time-llvm.md; 100 cost up to 5%).
+MIN_SAVED = 200
+# The same where one block is transposed at a time: lines of each value and those that it has to
+# save; and the most nodes for each result that are computed in as few lanes.
+# Measured: lines and cycles, 2026-11-28 (docs/explanation/tuning/limits.md).
+LINES_TURNED, MIN_TURNED, MAX_NARROW = 5, 60, 8
+# And the least steps of the sum. Measured: on two cores of a Zen 4, 2026-11-21
+# (docs/explanation/tuning/compile-time-llvm.md; 147 steps cost 3 to 5%, 25 up to 20%).
+MIN_SUMMED_TURNED = 256
 
 
 def choose_row(kernel: Kernel, target: Target) -> None:
@@ -65,7 +70,7 @@ def choose_epilogue(kernel: Kernel, target: Target) -> None:
     SIMD lanes that lie apart are stored a block at a time, where a whole sum takes long enough.
     """
     loops = [r for u in kernel.reduces for r in u.src[1:]]
-    if iterations([r for r in loops if not r.arg.kind.is_lane]) < LEAST_SUMMED:
+    if iterations([r for r in loops if not r.arg.kind.is_lane]) < MIN_SUMMED:
         return
     found = tile_of(kernel)
     if found is None:
@@ -86,14 +91,14 @@ def choose_epilogue(kernel: Kernel, target: Target) -> None:
     each = work + LINES_APART * len(apart) + LINES * near
     # Sums are stored, and loaded again.
     saved = each * (values - left) - LINES * (values + left)
-    before = work > MOST_NARROW
+    before = work > MAX_NARROW
     stored_apart = any([a.is_store for a in apart]) and not (before and apart[1:])
-    if 2 < block < whole and stored_apart and iterations(loops) >= LEAST_SUMMED_TURNED:
+    if 2 < block < whole and stored_apart and iterations(loops) >= MIN_SUMMED_TURNED:
         here = LINES_TURNED * len(apart) + (0 if before else work + LINES * near)
         once = work + LINES * near if before else 0
         turned = each * values - once - here * left - LINES * (values + left)
-        if turned >= max(saved, LEAST_TURNED):
+        if turned >= max(saved, MIN_TURNED):
             apply(kernel, Opt(OptOps.STAGE, arg=block, how="results" if before else "tile"))
             return
-    if saved >= LEAST_SAVED:
+    if saved >= MIN_SAVED:
         apply(kernel, Opt(OptOps.STAGE, how="tile"))

@@ -10,9 +10,8 @@ from aster_ml.codegen.apply import apply
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.plans import PackedPanel
+from aster_ml.codegen.policy.body_size import MAX_BODY
 from aster_ml.codegen.policy.cpu.costs import (
-    MAX_BODY,
-    MAX_ROW_VALUES,
     MAX_TILE_SIDE,
     MAX_WRITTEN_OUT,
     ROWS,
@@ -34,14 +33,14 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import VALUES, AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
-# Sides to try of an axis that no divisor from the first of them on shares out.
+# Sides to try of an axis that no divisor from the first of them on shares out. Measured: on one
+# thread of a Zen 4, 2026-11-23 (docs/explanation/tuning/tails.md).
 UNEVEN_SIDES = (2, 3, 4, 6, 8, 12)
 # Axes up to which it counts how many elements the last tile does twice.
 SHORT_AXIS = 64
-# Reductions of at least so many SIMD values have what is over from a multiple of them on its own.
-PEEL_LENGTH = 8
-# SIMD values of an axis in groups that start early, over those that there are.
-MOST_TWICE = 1.06
+# SIMD values of an axis in groups that start early, over those that there are. Measured: on one
+# thread of a Zen 4, 2026-11-23 (docs/explanation/tuning/tails.md).
+MAX_TWICE = 1.06
 # SIMD values of rows from which on the last of them start early.
 EARLY_ROWS = 4
 
@@ -148,13 +147,13 @@ def runs_by_rows(kernel: Kernel, target: Target, axis: UOp, lanes: int) -> bool:
         return False
     if beside:
         nbytes = sum(execution_count(a) * a.buffer.dtype.itemsize for a in streams)
-        few = iterations(beside) <= (target.vector_registers or 16) // 2 - 4
+        few = iterations(beside) <= target.registers // 2 - 4
         if not few or nbytes <= target.costs.several_part * max(target.cache_bytes):
             return False
     if not streams or not all(a.stride(axis) == 1 and a.stride(u.src[1]) for a in streams):
         return False
     values = [x for x in toposort(u.src[0]) if x.op in VALUES]
-    return sum(x.dtype is not dtypes.index for x in values) <= MAX_ROW_VALUES and not any(
+    return sum(x.dtype is not dtypes.index for x in values) <= ROWS and not any(
         axis in a.strides for a in loads if a not in streams
     )
 
@@ -201,9 +200,9 @@ def is_uneven(target: Target, access: Access, axis: UOp, lanes: int) -> bool:
     return any(s is not None and s % wide for s in inner)
 
 
-def peels(axis: UOp, lanes: int) -> bool:
-    """Whether an axis is a reduction long enough for its last steps to run on their own."""
-    return axis.arg.kind is AxisType.REDUCE and size_of(axis) >= PEEL_LENGTH * lanes
+def peels(target: Target, axis: UOp, lanes: int) -> bool:
+    """Whether last steps of a reduction run on their own: it has values for all accumulators."""
+    return axis.arg.kind is AxisType.REDUCE and size_of(axis) >= target.costs.accumulators * lanes
 
 
 def tail_overhead(size: int, steps: int) -> float:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from aster_ml.codegen.apply import apply, upcast
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
-from aster_ml.codegen.policy.cpu.costs import MAX_BODY, Plan, axis_of
+from aster_ml.codegen.policy.body_size import MAX_BODY
+from aster_ml.codegen.policy.cpu.costs import Plan, axis_of
 from aster_ml.codegen.policy.cpu.loop_order import set_order
 from aster_ml.codegen.policy.cpu.prefetch import past_caches
-from aster_ml.codegen.policy.cpu.tails import MOST_TWICE, tail_overhead
+from aster_ml.codegen.policy.cpu.tails import MAX_TWICE, tail_overhead
 from aster_ml.codegen.prefetch import is_block, run_of_lanes
 from aster_ml.codegen.tails import can_overlap, may_split
 from aster_ml.helpers import ceildiv, prod
@@ -21,7 +22,8 @@ from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
 
 # Lines of a row that a transpose past the caches reads before it goes on to the next rows: runs
-# long enough for memory, and few enough rows for the first cache.
+# long enough for memory, and few enough rows for the first cache. Measured: on one thread of a Zen
+# 4, 2026-11-23 (docs/explanation/tuning/transposes.md).
 LINES_READ = 4
 # What a tile of a transpose may do twice at the ends of its axis: without it each element is
 # gathered on its own.
@@ -131,7 +133,7 @@ def tile_blocks(plan: Plan, along: UOp, vector: UOp, lanes: int) -> bool:
     tiles = ceildiv(size_of(along), max(ceildiv(size_of(along), rows), 1))
     if not 1 < parts <= size_of(across) or not is_block(tiles, lanes) or size_of(along) == tiles:
         return False
-    most = MOST_TWICE if can_overlap(kernel) else 1
+    most = MAX_TWICE if can_overlap(kernel) else 1
     # From the innermost loop on: lines of a run, strips between two runs, and runs.
     steps = [parts, plan.target.costs.channel // filled, RUNS]
     nbytes = max([run_of_lanes(a) * a.buffer.dtype.itemsize for a in read], default=0) * tiles

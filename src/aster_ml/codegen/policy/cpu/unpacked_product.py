@@ -12,7 +12,8 @@ from aster_ml.codegen.estimate import pays_threads
 from aster_ml.codegen.kernel import Decision, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.plans import UnpackedOperand
-from aster_ml.codegen.policy.cpu.costs import MAX_BODY, Plan
+from aster_ml.codegen.policy.body_size import MAX_BODY
+from aster_ml.codegen.policy.cpu.costs import Plan
 from aster_ml.codegen.policy.cpu.loop_order import set_order
 from aster_ml.codegen.tails import can_overlap
 from aster_ml.codegen.transforms.unpacked import FEW_USES, Operand, find_operands, is_unpacked

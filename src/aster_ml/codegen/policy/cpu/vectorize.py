@@ -270,7 +270,7 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
     Lanes that have a short row each start early at the end of the axis.
     """
     kernel = plan.kernel
-    if peels(axis, lanes) and not has_tile(plan, axis):
+    if peels(plan.target, axis, lanes) and not has_tile(plan, axis):
         reduce = next(u for u in kernel.reduces if axis in u.src[1:])
         most = min(accumulators(plan, reduce), size_of(axis) // lanes)
         # What is peeled off leaves a multiple of so many accumulators, or a few less; or whole

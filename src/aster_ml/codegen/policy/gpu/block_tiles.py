@@ -1,6 +1,6 @@
 """Block tiles of matrix products: which there are, what each costs, and the Opts of the cheapest.
 
-Receives a Plan; applies Opts to its kernel where it is a product. A tile is work-items (of a tensor
+Receives a kernel; applies Opts to it where it is a product. A tile is work-items (of a tensor
 core: warps) times lanes (of a tensor core: products) along two axes of outputs, and a strip of
 steps of the reduction, whose operands all work-items load into local memory together.
 """
@@ -15,8 +15,7 @@ from aster_ml.codegen.apply import apply
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.pipeline.plan import is_innermost
-from aster_ml.codegen.policy.cpu.costs import Plan
-from aster_ml.codegen.work_groups.edges import fill_up, is_at_least
+from aster_ml.codegen.policy.gpu.edges import fill_up, is_at_least
 from aster_ml.codegen.work_groups.tensor_cores import Product, product_of
 from aster_ml.codegen.work_groups.tma_epilogue import can_leave, fills_sectors
 from aster_ml.codegen.work_groups.tma_tiles import can_be_boxes
@@ -78,11 +77,9 @@ GROUP_TILES = (
 )  # fmt: skip
 # Stages of local memory, where copies go on by themselves: two are read and filled, the others are
 # on their way.
-MOST_STAGES = 4
-# Bytes that a processor has to have on their way, so that memory is busy; and most stages for it.
-ON_THEIR_WAY, MOST_SHORT = 48 << 10, 8
-# So many are left where results have memory of their own.
-LEAST_STAGES = 3
+MAX_STAGES = 4
+# Bytes that a processor has to have on their way, so that memory is busy.
+ON_THEIR_WAY = 48 << 10
 # What one multiplication and addition of float32 takes on an A100 is 1: what it takes on a tensor
 # core, and to read four bytes of local memory.
 ON_CORE = A100.multiplications / A100.on_cores
@@ -92,11 +89,11 @@ FROM_BOXES = A100.multiplications / H100.on_cores
 # Blocks of a cluster: processors stand in pairs, and by four some of them would have no block.
 # Source: NVIDIA H100 Tensor Core GPU Architecture (white paper): two SMs a TPC, 66 TPCs.
 PAIR = 2
-# Accumulators of a work-item: half of the registers that it can have. Source: CUDA C++ Programming
-# Guide, "Technical Specifications per Compute Capability" (255).
-MOST_SUMS = 128
-# The same where a product of fp8 is made of several instructions, with operands of their own.
-MOST_SUMS_APART = 32
+# Accumulators of a work-item: half of the registers that it can have.
+MAX_SUMS = ceildiv(A100.own_registers, 2)
+# The same where a product of fp8 is made of several instructions, with operands of their own: those
+# that leave room for all other work-items.
+MAX_SUMS_APART = A100.registers // A100.items
 
 
 def price(
@@ -119,22 +116,23 @@ def price(
     return float(blocks * (prod(sides) * rate + reads))
 
 
-def tile_block(plan: Plan, outputs: list[UOp], rank: int = 0) -> bool:
+def tile_block(kernel: Kernel, target: Target, outputs: list[UOp], rank: int = 0) -> bool:
     """The tile of a matrix product, if the kernel is one and the sizes fit.
 
     With a `rank` not the cheapest, but one of the next, for a search.
     """
-    kernel = plan.kernel
     main = [u for u in kernel.reduces if set(kernel.outputs) <= u.ranges]
     if len(main) != 1 or len(kernel.reduces) != 1 or not main[0].src[1:]:
         return False
     depth = max(main[0].src[1:], key=size_of)
-    boxes = box_choices(plan, depth)
+    boxes = box_choices(kernel, target, depth)
     if rank < len(boxes):
-        use_boxes(plan, depth, boxes[rank])
+        use_boxes(kernel, target, depth, boxes[rank])
         return True
     rank -= len(boxes)
-    return use_core(plan, depth, rank) or stage_tile(plan, main[0], depth, outputs, rank)
+    return use_core(kernel, target, depth, rank) or stage_tile(
+        kernel, target, main[0], depth, outputs, rank
+    )
 
 
 def is_allowed(core: TensorCore, target: Target) -> bool:
@@ -156,12 +154,11 @@ class Choice(NamedTuple):
         return core.size("m"), core.size("n")
 
 
-def box_choices(plan: Plan, depth: UOp) -> list[Choice]:
+def box_choices(kernel: Kernel, target: Target, depth: UOp) -> list[Choice]:
     """Products whose operands boxes bring to local memory, some strips ahead; the cheapest first.
 
     It is for products of two strips or more, whose rows and columns fill a tile.
     """
-    kernel, target = plan.kernel, plan.target
     if not BOXES or (BOXES < 0 and UNTRIED in target.features):
         return []
     choices = []
@@ -173,12 +170,11 @@ def box_choices(plan: Plan, depth: UOp) -> list[Choice]:
         if not all([can_be_boxes(load, core, r, depth) for load, r in pairs]):
             continue
         choices += [c for t in GROUP_TILES if has_room(c := Choice(i, found, t), target, depth)]
-    return sorted(choices, key=lambda c: price_of_boxes(plan, c))
+    return sorted(choices, key=lambda c: price_of_boxes(kernel, target, c))
 
 
-def use_boxes(plan: Plan, depth: UOp, best: Choice) -> None:
+def use_boxes(kernel: Kernel, target: Target, depth: UOp, best: Choice) -> None:
     """Opts of such a product."""
-    kernel, target = plan.kernel, plan.target
     core, found, sides = ROWS[best.number], best.product, best.tile.sides(best.unit)
     strip = ROW_NBYTES // found.a.dtype.itemsize
     itemsize = kernel.stores[0].src[1].dtype.itemsize
@@ -191,7 +187,7 @@ def use_boxes(plan: Plan, depth: UOp, best: Choice) -> None:
         if n > 1:
             apply(kernel, Opt(op, axis, n))
     apply(kernel, Opt(OptOps.STAGE, axis_name(depth), strip // core.size("k"), how="local"))
-    most = min(MOST_STAGES, ceildiv(size_of(depth), strip))
+    most = min(MAX_STAGES, ceildiv(size_of(depth), strip))
     stages = min(most, stages_in(sides, target))
     if BOXES < 2:
         apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="copies"))
@@ -200,7 +196,7 @@ def use_boxes(plan: Plan, depth: UOp, best: Choice) -> None:
             apply(kernel, Opt(OptOps.STAGE, arg=1, how="out"))
         return
     beside = min(most, stages_in(sides, target, prod(sides) * itemsize))
-    leaves = leaves and beside >= min(most, LEAST_STAGES)
+    leaves = leaves and beside >= min(most, MAX_STAGES - 1)
     stages = beside if leaves else stages
     apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="producer"))
     loop_blocks(kernel, (axis, axis_name(found.n)), sides, target.units)
@@ -254,7 +250,7 @@ def has_room(choice: Choice, target: Target, depth: UOp) -> bool:
     axes, sides = (choice.product.m, choice.product.n), tile.sides(choice.unit)
     sums = prod(tile.lanes) * prod(choice.unit) // core.warp
     return (
-        sums <= MOST_SUMS
+        sums <= MAX_SUMS
         and max(sides) <= MOST_BOX
         and core.warp * prod(tile.items) <= target.max_group
         and stages_in(sides, target) > 1
@@ -263,21 +259,20 @@ def has_room(choice: Choice, target: Target, depth: UOp) -> bool:
     )
 
 
-def price_of_boxes(plan: Plan, choice: Choice) -> float:
+def price_of_boxes(kernel: Kernel, target: Target, choice: Choice) -> float:
     """The price of a tile."""
     axes = (choice.product.m, choice.product.n)
     itemsize = choice.product.a.dtype.itemsize
-    others = prod([size_of(r) for r in plan.kernel.output_loops if r not in axes])
+    others = prod([size_of(r) for r in kernel.output_loops if r not in axes])
     sizes = (size_of(axes[0]), size_of(axes[1]))
     # Each product reads both of its operands.
     reads = prod(choice.tile.lanes) * sum(choice.unit)
-    units = plan.target.units
+    units = target.units
     return price(choice.tile, choice.unit, sizes, itemsize, others, units, FROM_BOXES, reads)
 
 
-def use_core(plan: Plan, depth: UOp, rank: int = 0) -> bool:
+def use_core(kernel: Kernel, target: Target, depth: UOp, rank: int = 0) -> bool:
     """A product on the tensor core with the longest sum that its dtypes have."""
-    kernel, target = plan.kernel, plan.target
     there = [
         (core.size("k"), i)
         for i, core in enumerate(ROWS)
@@ -306,9 +301,9 @@ def use_core(plan: Plan, depth: UOp, rank: int = 0) -> bool:
                 ]
             )
         ]
-        given = (tiles or [WARP_TILES[0]], unit, axes, itemsize, ON_CORE)
+        cheapest = by_price(kernel, target, tiles or [WARP_TILES[0]], unit, axes, itemsize, ON_CORE)
         # Each with as many stages as there is room for, then with fewer.
-        choices = [(t, fewer) for fewer in range(MOST_STAGES - 1) for t in by_price(plan, *given)]
+        choices = [(t, fewer) for fewer in range(MAX_STAGES - 1) for t in cheapest]
         tile, fewer = choices[min(rank, len(choices) - 1)]
         sides = tile.sides(unit)
         stored = kernel.stores[0].src[1].dtype.itemsize
@@ -326,7 +321,7 @@ def use_core(plan: Plan, depth: UOp, rank: int = 0) -> bool:
         strips = [r for r in kernel.facts.reduced if r.arg.id == depth.arg.id]
         if strips and target.has_barrier and (prod(tile.items) > 1 or target.copies.go_on):
             apply(kernel, Opt(OptOps.STAGE, axis_name(depth), tile.strip, how="local"))
-            pipeline_strips(plan, depth, sum(sides) * k * tile.strip * itemsize, fewer)
+            pipeline_strips(kernel, target, depth, sum(sides) * k * tile.strip * itemsize, fewer)
         if leaves and store_divides(stored, sides, core.warp * prod(tile.items), target):
             apply(kernel, Opt(OptOps.STAGE, arg=1, how="out"))
         return True
@@ -356,39 +351,40 @@ def store_divides(itemsize: int, sides: tuple[int, int], items: int, target: Tar
 def most_sums(core: TensorCore, target: Target) -> int:
     """Accumulators of a work-item, at most."""
     apart = core.dtype.startswith("fp8") and "mma_fp8" not in target.features
-    return MOST_SUMS_APART if apart else MOST_SUMS
+    return MAX_SUMS_APART if apart else MAX_SUMS
 
 
-def pipeline_strips(plan: Plan, depth: UOp, nbytes: int, fewer: int) -> None:
+def pipeline_strips(kernel: Kernel, target: Target, depth: UOp, nbytes: int, fewer: int) -> None:
     """Strips of so many bytes are copied ahead, as many as there is room for, or some fewer."""
-    strips = [r for r in plan.kernel.facts.reduced if r.arg.id == depth.arg.id]
-    if not plan.target.copies.go_on or not strips or not is_innermost(plan.kernel, strips[0]):
+    strips = [r for r in kernel.facts.reduced if r.arg.id == depth.arg.id]
+    if not target.copies.go_on or not strips or not is_innermost(kernel, strips[0]):
         return
-    blocks = iterations(plan.kernel.output_loops)
+    blocks = iterations(kernel.output_loops)
     # Short strips of few blocks: as many as a processor has to have on its way.
-    many = ceildiv(ON_THEIR_WAY, nbytes) if blocks <= plan.target.units else 0
-    wanted = max(MOST_STAGES, min(many, MOST_SHORT))
-    stages = min(wanted, plan.target.local_bytes // nbytes, size_of(strips[0])) - fewer
+    many = ceildiv(ON_THEIR_WAY, nbytes) if blocks <= target.units else 0
+    wanted = max(MAX_STAGES, min(many, 2 * MAX_STAGES))
+    stages = min(wanted, target.local_bytes // nbytes, size_of(strips[0])) - fewer
     if stages > 1:
-        apply(plan.kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="copies"))
+        apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="copies"))
 
 
 def by_price(
-    plan: Plan, tiles: list[Tile], unit: tuple[int, int], axes: tuple[UOp, UOp], itemsize: int,
-    rate: float,
+    kernel: Kernel, target: Target, tiles: list[Tile], unit: tuple[int, int],
+    axes: tuple[UOp, UOp], itemsize: int, rate: float,
 ) -> list[Tile]:  # fmt: skip
     """The tiles, the one with the lowest price first, and of those that are equal the first."""
-    others = prod([size_of(r) for r in plan.kernel.output_loops if r not in axes])
+    others = prod([size_of(r) for r in kernel.output_loops if r not in axes])
     sizes = (size_of(axes[0]), size_of(axes[1]))
-    units = plan.target.units
+    units = target.units
     return sorted(tiles, key=lambda t: price(t, unit, sizes, itemsize, others, units, rate))
 
 
-def stage_tile(plan: Plan, reduce: UOp, depth: UOp, outputs: list[UOp], rank: int = 0) -> bool:
+def stage_tile(
+    kernel: Kernel, target: Target, reduce: UOp, depth: UOp, outputs: list[UOp], rank: int = 0
+) -> bool:
     """A tile of lanes, each a multiplication and addition of its own."""
-    kernel, target = plan.kernel, plan.target
     mine = kernel.facts.inside[reduce]
-    loads = [a for a in plan.accesses if a.node in mine]
+    loads = [a for a in kernel.accesses() if a.node in mine]
     reused = [
         r
         for r in outputs
@@ -411,15 +407,15 @@ def stage_tile(plan: Plan, reduce: UOp, depth: UOp, outputs: list[UOp], rank: in
     if not tiles:
         return False
     itemsize = max([a.node.dtype.itemsize for a in staged])
-    tile = by_price(plan, tiles, (1, 1), pair, itemsize, 1.0)[min(rank, len(tiles) - 1)]
-    for r, opts in zip(pair, opts_along(tile, pair, plan.target), strict=True):
+    tile = by_price(kernel, target, tiles, (1, 1), pair, itemsize, 1.0)[min(rank, len(tiles) - 1)]
+    for r, opts in zip(pair, opts_along(tile, pair, target), strict=True):
         fill_up(kernel, r, prod([n for _, n in opts]))
         for op, n in opts:
             apply(kernel, Opt(op, axis_name(r), n))
     fill_up(kernel, depth, tile.strip)
     apply(kernel, Opt(OptOps.STAGE, axis_name(depth), tile.strip, how="local"))
     if target.warp:
-        pipeline_strips(plan, depth, sum(strip_nbytes(tile, staged, pair)), 0)
+        pipeline_strips(kernel, target, depth, sum(strip_nbytes(tile, staged, pair)), 0)
     return True
 
 
@@ -459,7 +455,7 @@ def fits(
     sides = dict(zip(pair, tile.sides((1, 1)), strict=True))
     return (
         prod(tile.items) <= target.max_group
-        and prod(tile.lanes) <= MOST_SUMS
+        and prod(tile.lanes) <= MAX_SUMS
         and sum(strip_nbytes(tile, staged, pair)) <= target.local_bytes
         and all([is_at_least(r, side) for r, side in sides.items()])
         and is_at_least(depth, tile.strip - tile.strip // SPARE)

@@ -11,8 +11,9 @@ from aster_ml import Tensor, dtypes
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.codegen.passes import lower, schedule_kernel
-from aster_ml.codegen.policy.gpu import moves
-from aster_ml.codegen.search_space import Opts, changed, neighbours, starts
+from aster_ml.codegen.policy.gpu import policy
+from aster_ml.codegen.policy.protocol import Opts
+from aster_ml.codegen.search_space import changed, neighbours, starts
 from aster_ml.errors import KernelOptError
 from aster_ml.target.cuda import cuda_target
 from aster_ml.target.metal import metal_target
@@ -96,7 +97,7 @@ def test_a_search_sets_out_from_whole_schedules() -> None:
 def test_opts_stand_in_their_order() -> None:
     opts = parse_opts("TC(r2,3) LOCAL(r0,2) STAGE(r2,2,local) PIPELINE(r2,4,copies)")
     more = (Opt(OptOps.SPLIT, "r0", 64, "mask"), Opt(OptOps.LOCAL, "r0", 2))
-    found = [o.op.name for o in moves.inserted(opts, more)]
+    found = [o.op.name for o in policy.insert(opts, more)]
     assert found == ["SPLIT", "TC", "LOCAL", "LOCAL", "STAGE", "PIPELINE"]
 
 
@@ -107,12 +108,12 @@ def arranged(opts: str, ast: UOp) -> Kernel:
 
 def test_what_a_block_has_no_room_for_is_left_out() -> None:
     ast = product(512, 64, 512, "float32")
-    assert moves.fits(arranged("LOCAL(r0,32) LOCAL(r1,32)", ast), AMPERE)
-    assert not moves.fits(arranged("LOCAL(r0,64) LOCAL(r1,32)", ast), AMPERE)
-    assert moves.fits(arranged("UPCAST(r0,16) UPCAST(r1,8)", ast), AMPERE)
-    assert not moves.fits(arranged("UPCAST(r0,32) UPCAST(r1,8)", ast), AMPERE)
+    assert policy.fits(arranged("LOCAL(r0,32) LOCAL(r1,32)", ast), AMPERE)
+    assert not policy.fits(arranged("LOCAL(r0,64) LOCAL(r1,32)", ast), AMPERE)
+    assert policy.fits(arranged("UPCAST(r0,16) UPCAST(r1,8)", ast), AMPERE)
+    assert not policy.fits(arranged("UPCAST(r0,32) UPCAST(r1,8)", ast), AMPERE)
     many = "UPCAST(r0,16) UPCAST(r1,8) LOCAL(r0,32) LOCAL(r1,32)"
-    assert not moves.fits(arranged(many, ast), AMPERE)
+    assert not policy.fits(arranged(many, ast), AMPERE)
     # More is known to the compiler of kernels, which says so.
     with pytest.raises(KernelOptError, match="work-items is asked for"):
         lower(ast, AMPERE, parse_opts("LOCAL(r0,64) LOCAL(r1,32)"))
@@ -125,7 +126,7 @@ def test_processors_without_blocks_count_as_idle() -> None:
     ast = product(512, 64, 512, "float32")
 
     def of(opts: str) -> float:
-        return moves.idle(arranged(opts, ast), AMPERE)
+        return policy.idle(arranged(opts, ast), AMPERE)
 
     few, many = "UPCAST(r0,8) LOCAL(r0,16) UPCAST(r1,8) LOCAL(r1,16)", "LOCAL(r0,16) LOCAL(r1,16)"
     assert of(few) == AMPERE.units / 16
@@ -134,8 +135,8 @@ def test_processors_without_blocks_count_as_idle() -> None:
     # Those that reduce a row are those that have its results.
     shared = schedule_kernel(rows, AMPERE)
     own = next(o.arg for o in shared.applied if o.op is OptOps.LOCAL)
-    assert moves.items_of(shared) == own
-    assert moves.idle(shared, AMPERE) == 1.0
+    assert policy.items_of(shared) == own
+    assert policy.idle(shared, AMPERE) == 1.0
 
 
 def test_no_opts_of_simd_registers_are_proposed() -> None:

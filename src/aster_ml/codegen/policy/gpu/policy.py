@@ -1,22 +1,27 @@
-"""Lists changes that a search may make to a schedule of work-groups: further Opts, other sizes.
+"""The policy for devices with work-groups: the default schedule, and what a search may change.
 
-Receives a kernel whose Opts are applied, those Opts and a Target; returns lists of Opts, each one
-change away. Some do not fit the kernel, which shows when they are applied. Which of them is
-faster is not known here.
+Receives a kernel and a Target; `policy/protocol` says what its functions answer. Some of the Opts
+that a search may add do not fit the kernel, which shows when they are applied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from aster_ml.codegen.estimate import estimate
+from aster_ml.codegen.given_opts import apply_given
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.plans import CopyPipeline, Fragments, ProducerWarp, ResultTile, SharedTile
+from aster_ml.codegen.policy.body_size import is_small
+from aster_ml.codegen.policy.gpu.block_tiles import GROUP_TILES, MAX_STAGES, TILES, WARP_TILES
+from aster_ml.codegen.policy.gpu.heuristic import GROUP_SIZE, choose_group_opts
 from aster_ml.codegen.work_groups.numbering import axes_in_rows, ranges_of_kind
 from aster_ml.codegen.work_groups.tensor_cores import product_of, reads_boxes
 from aster_ml.config import ALLOW_TF32
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
+from aster_ml.target.costs import A100
 from aster_ml.target.tensor_cores import ROWS
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
@@ -30,21 +35,34 @@ PLACES = {
     OptOps.LOCAL: 3, OptOps.GROUP: 3, OptOps.SWAP: 3, OptOps.STAGE: 4, OptOps.PIPELINE: 5,
     OptOps.BLOCKS: 6,
 }  # fmt: skip
-ITEMS, LANES, STRIPS, STAGES = (2, 4, 8, 16, 32, 64), (2, 4, 8), (1, 2, 4, 8, 16, 32), (2, 3, 4)
-ROWS_AT_ONCE = (2, 4, 8, 16)
+# Numbers of work-items that are tried along one axis; fewer lanes, steps and rows of tiles.
+ITEMS = (2, 4, 8, 16, 32, GROUP_SIZE)
+LANES, ROWS_AT_ONCE, STRIPS = ITEMS[:3], ITEMS[:4], (1, *ITEMS[:5])
 # What comes as half and double; what one more or one less.
 HALVED = frozenset({"LOCAL", "GROUP", "STAGE local", "VECTOR", "BLOCKS order", "BLOCKS loop"})
 COUNTED = frozenset({"PIPELINE copies", "PIPELINE producer"})
 # Work-items of a processor that keep it busy: a warp for each of four schedulers.
 # Source: CUDA C++ Programming Guide, "Compute Capability 8.x" (four warp schedulers).
 BUSY_ITEMS = 128
-# Registers that a work-item can have, and all of a block together.
-# Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
-MOST_REGISTERS, BLOCK_REGISTERS = 255, 65536
 
 
-def inserted(opts: Opts, more: Opts) -> Opts:
-    """A schedule with more Opts, each behind those that come before it."""
+def choose(kernel: Kernel, target: Target, rank: int = 0, by_hand: Opts | None = None) -> None:
+    """Blocks and work-items by price, or Opts written by hand, which nothing completes."""
+    if by_hand is not None:
+        apply_given(kernel, by_hand, target, by_hand=True)
+    elif target.compiles and all([size_of(r) for r in kernel.axes]):
+        choose_group_opts(kernel, target, rank)
+
+
+def ranks(target: Target) -> int:
+    """One for each tile; on tensor cores, for each with each number of stages."""
+    if not target.tensor_cores:
+        return len(TILES)
+    return len(GROUP_TILES) + len(WARP_TILES) * (MAX_STAGES - 1)
+
+
+def insert(opts: Opts, more: Opts) -> Opts:
+    """Each behind those that come before it."""
     for opt in more:
         place = PLACES.get(opt.op, 7)
         at = next((i for i, o in enumerate(opts) if PLACES.get(o.op, 7) > place), len(opts))
@@ -64,8 +82,8 @@ def additions(kernel: Kernel, target: Target) -> Iterator[Opts]:
     """Opts that may still come."""
     for r in kernel.output_loops:
         axis, size = axis_name(r), size_of(r)
-        for op, sizes in ((OptOps.LOCAL, ITEMS), (OptOps.UPCAST, LANES), (OptOps.VECTOR, LANES)):
-            for n in sizes:
+        for op, numbers in ((OptOps.LOCAL, ITEMS), (OptOps.UPCAST, LANES), (OptOps.VECTOR, LANES)):
+            for n in numbers:
                 if n <= size:
                     yield filled(r, Opt(op, axis, n))
         for n in ROWS_AT_ONCE:
@@ -75,8 +93,8 @@ def additions(kernel: Kernel, target: Target) -> Iterator[Opts]:
             yield (Opt(OptOps.BLOCKS, axis, 2, how="cluster"),)
     for r in kernel.facts.reduced:
         axis, size = axis_name(r), size_of(r)
-        for op, sizes in ((OptOps.GROUP, ITEMS), (OptOps.UNROLL, LANES), (OptOps.VECTOR, LANES)):
-            for n in sizes:
+        for op, numbers in ((OptOps.GROUP, ITEMS), (OptOps.UNROLL, LANES), (OptOps.VECTOR, LANES)):
+            for n in numbers:
                 if n <= size:
                     yield filled(r, Opt(op, axis, n))
         if kernel.plan(SharedTile) is None:
@@ -84,7 +102,7 @@ def additions(kernel: Kernel, target: Target) -> Iterator[Opts]:
                 if n <= size:
                     yield filled(r, Opt(OptOps.STAGE, axis, n, how="local"))
         elif kernel.plan(CopyPipeline) is None:
-            for n in STAGES:
+            for n in range(2, MAX_STAGES + 1):
                 yield (Opt(OptOps.PIPELINE, axis, n, how="copies"),)
                 if reads_boxes(kernel):
                     yield (Opt(OptOps.PIPELINE, axis, n, how="producer"),)
@@ -110,7 +128,7 @@ def tensor_cores(kernel: Kernel, depth: UOp, target: Target) -> Iterator[Opts]:
             yield (*masks, Opt(OptOps.TC, axis_name(depth), number))
 
 
-def others(opt: Opt, target: Target) -> Iterator[Opt]:
+def sizes(opt: Opt, target: Target) -> Iterator[Opt]:
     """An Opt with another number, or done another way."""
     if opt.kind in HALVED:
         yield from [opt._replace(arg=n) for n in (opt.arg // 2, opt.arg * 2) if n > 0]
@@ -131,13 +149,13 @@ def fits(kernel: Kernel, target: Target) -> bool:
     Accumulators lie in registers: those of a work-item, and of all of a block.
     """
     items = items_of(kernel)
-    if items > target.max_group:
+    if items > target.max_group or not is_small(kernel):
         return False
     if not target.warp:
         return True
     lanes = [[r for r in u.ranges if r.arg.kind.is_lane] for u in kernel.reduces]
     sums = sum([iterations(own) for own in lanes])
-    return sums <= MOST_REGISTERS and sums * items <= BLOCK_REGISTERS
+    return sums <= A100.own_registers and sums * items <= A100.registers
 
 
 def items_of(kernel: Kernel) -> int:
@@ -147,6 +165,11 @@ def items_of(kernel: Kernel) -> int:
         for kind in (AxisType.LOCAL, AxisType.GROUP)
     )
     return int(prod(locals_) * prod(set(groups) - set(locals_)))
+
+
+def cycles(kernel: Kernel, target: Target) -> float:
+    """Cycles of the resource that takes longest, with what stands idle."""
+    return estimate(kernel, target).busy * idle(kernel, target)
 
 
 def idle(kernel: Kernel, target: Target) -> float:

@@ -1,7 +1,7 @@
 """Edges of blocks: axes that grow to a multiple, whose steps behind the end are masked.
 
 Receives a kernel and an axis of it; applies the Opt. How an axis is split afterwards is decided by
-`gpu/heuristic` and `gpu/block_tiles`.
+`heuristic` and `block_tiles`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 They are SIMD lanes, or where a target has none, single values that its language moves together.
 
-Receives a Plan whose axes have no lanes yet; gives them to the innermost axis of outputs, or to
+Receives a kernel whose axes have no lanes yet; gives them to the innermost axis of outputs, or to
 that of each reduction. Where an access does not begin at a multiple of the lanes, as in many views,
 it stays one of single elements: half of a wide access is two accesses on a graphics processor.
 """
@@ -11,48 +11,47 @@ from __future__ import annotations
 
 from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.apply import apply
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
-from aster_ml.codegen.policy.cpu.costs import Plan
 from aster_ml.codegen.work_groups.staged_tiles import WIDE_NBYTES
+from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.symbolic import affine_form, simplify
 
 # Steps of an axis that are left for work-items, at least.
-LEAST_STEPS = 16
+MIN_STEPS = 16
 
 
-def widen_outputs(plan: Plan, axes: list[UOp]) -> bool:
+def widen_outputs(kernel: Kernel, target: Target, axes: list[UOp]) -> bool:
     """Lanes along the one of these axes of outputs that all stores walk as neighbours."""
-    kernel = plan.kernel
     for axis in reversed(axes):
         # A reduction over it, and another beside it: lanes of both are chosen by themselves.
-        mine = [a for a in plan.accesses if axis in a.node.ranges]
-        stores = [a for a in plan.accesses if a.is_store]
+        mine = [a for a in kernel.accesses() if axis in a.node.ranges]
+        stores = [a for a in kernel.accesses() if a.is_store]
         if not all([a.stride(axis) == 1 for a in stores]) or not kernel.may_reorder(axis):
             continue
-        lanes = lanes_along(plan, axis, mine)
+        lanes = lanes_along(target, axis, mine)
         if lanes > 1:
-            op = OptOps.VECTOR if plan.target.vector_bits else OptOps.UPCAST
+            op = OptOps.VECTOR if target.vector_bits else OptOps.UPCAST
             apply(kernel, Opt(op, axis_name(axis), lanes))
             return True
     return False
 
 
-def widen_reductions(plan: Plan) -> None:
+def widen_reductions(kernel: Kernel, target: Target) -> None:
     """Lanes along each reduction whose loads are neighbours along its longest axis."""
-    kernel = plan.kernel
     longest = [max(u.src[1:], key=size_of) for u in kernel.reduces if u.src[1:]]
     for axis in dict.fromkeys(longest):
-        mine = [a for a in plan.accesses if axis in a.node.ranges]
-        lanes = lanes_along(plan, axis, mine)
+        mine = [a for a in kernel.accesses() if axis in a.node.ranges]
+        lanes = lanes_along(target, axis, mine)
         if lanes > 1:
-            op = OptOps.VECTOR if plan.target.vector_bits else OptOps.UNROLL
+            op = OptOps.VECTOR if target.vector_bits else OptOps.UNROLL
             apply(kernel, Opt(op, axis_name(axis), lanes))
 
 
-def lanes_along(plan: Plan, axis: UOp, accesses: list[Access]) -> int:
+def lanes_along(target: Target, axis: UOp, accesses: list[Access]) -> int:
     """Counts the steps of an axis that these accesses can take at a time, each all or one."""
     wide = [a for a in accesses if a.stride(axis) == 1]
     if not wide or axis.src[0].op is not Ops.CONST:
@@ -62,11 +61,11 @@ def lanes_along(plan: Plan, axis: UOp, accesses: list[Access]) -> int:
         [a.stride(axis) not in (0, 1) for a in accesses]
     ):
         return 1
-    nbytes = min(WIDE_NBYTES, plan.target.moved_nbytes)
+    nbytes = min(WIDE_NBYTES, target.moved_nbytes)
     lanes = nbytes // max([a.node.src[0].dtype.itemsize for a in wide])
     while lanes > 1:
         steps = size_of(axis) / lanes
-        if steps == steps // 1 >= LEAST_STEPS and all([begins_at(a, axis, lanes) for a in wide]):
+        if steps == steps // 1 >= MIN_STEPS and all([begins_at(a, axis, lanes) for a in wide]):
             return lanes
         lanes //= 2
     return 1
