@@ -18,7 +18,7 @@ from aster_ml.target.cuda import cuda_target
 from aster_ml.target.tensor_cores import ROWS, cuda_tensor_cores
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import AxisType, Ops
-from tests.core.codegen.gpu.bank_counter import Count, count_turns, turns_of
+from tests.core.codegen.work_groups.bank_counter import Count, count_turns, turns_of
 from tests.core.kernel_checks import kernel_of
 from tests.fuzz.random_kernels import GROUPS
 
