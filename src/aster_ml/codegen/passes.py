@@ -62,7 +62,7 @@ from aster_ml.codegen.transforms.unroll_stacks import share_loads
 from aster_ml.codegen.transforms.wide_fields import widen_fields
 from aster_ml.codegen.work_groups.chained_products import build_chain
 from aster_ml.codegen.work_groups.shared_memory import build_blocks
-from aster_ml.codegen.work_groups.tma_epilogue import drain_boxes
+from aster_ml.codegen.work_groups.tma_epilogue import await_tma_stores
 from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS
 from aster_ml.target import INTERPRETER, Target
 from aster_ml.uop.linear import Linear
@@ -231,7 +231,7 @@ ON_LINEAR = (
         why="on the list: a turn and a later one are not told apart in a graph",
     ),
     Pass(
-        "drain boxes", drain_boxes, carries_out=(ResultTile,), needed=True,
+        "wait for TMA stores", await_tma_stores, carries_out=(ResultTile,), needed=True,
         why="once it is known who has which role, and which loops are around results",
     ),
     Pass(
