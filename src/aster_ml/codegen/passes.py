@@ -34,6 +34,7 @@ from aster_ml.codegen.plans import (
     PipelinedStores,
     PrefetchedBlocks,
     ProducerWarp,
+    ResultsOverOperands,
     ResultTile,
     RowSums,
     TileEpilogue,
@@ -231,7 +232,8 @@ ON_LINEAR = (
         why="on the list: a turn and a later one are not told apart in a graph",
     ),
     Pass(
-        "wait for TMA stores", await_tma_stores, carries_out=(ResultTile,), needed=True,
+        "wait for TMA stores", await_tma_stores, needed=True,
+        carries_out=(ResultTile, ResultsOverOperands),
         why="once it is known who has which role, and which loops are around results",
     ),
     Pass(

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.linearize import memory_of
-from aster_ml.codegen.plans import ProducerWarp, ResultTile
+from aster_ml.codegen.plans import ProducerWarp, ResultsOverOperands
 from aster_ml.codegen.staging.stage import Stage, new_stage
 from aster_ml.codegen.work_groups.swizzle import xor_of_rows
 from aster_ml.codegen.work_groups.tensor_map_axes import Side, bounded, refuse_result, whole_strides
@@ -183,8 +183,7 @@ def store_boxes(
     """Stores a kernel's results by TMA; `own` are the arrays that operands lie in."""
     boxes_have_room(core, result)
     value, ended = kernel.stores[0].src[1], kernel.sink.src[0].src[1:]
-    leaving = kernel.plan(ResultTile)
-    over = tuple([u.arg.id for u in own]) if leaving is not None and leaving.over else ()
+    over = tuple([u.arg.id for u in own]) if kernel.plan(ResultsOverOperands) is not None else ()
     if over and kernel.plan(ProducerWarp) is not None:
         raise refuse_result(
             core, "a producer fills the memory of operands while results are stored"
