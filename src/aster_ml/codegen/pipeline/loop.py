@@ -84,10 +84,10 @@ def pipeline_loops(linear: Linear, kernel: Kernel, target: Target) -> Linear:
     folds, stores = kernel.plan(PipelinedFolds), kernel.plan(PipelinedStores)
     copies = kernel.plan(CopyPipeline)
     if folds is not None:
-        linear = fold_early(linear, folds.axis)
+        linear = fold_early(linear, folds.axis).run()
     if stores is not None:
         # After folds, which it may not move.
-        linear = store_later(linear, stores.axis)
+        linear = store_later(linear, stores.axis).run()
     return linear if copies is None else PipelinedLoop(linear, copies, target).run()
 
 
