@@ -229,7 +229,7 @@ ON_LINEAR = (
     Pass(
         "pipeline loops", pipeline_loops, needed=True,
         carries_out=(PipelinedFolds, PipelinedStores, CopiesAhead, ProducerWarp, OverlappedExp),
-        why="on the list: a turn and a later one are not told apart in a graph",
+        why="on the list: an iteration and a later one are not told apart in a graph",
     ),
     Pass(
         "wait for TMA stores", await_tma_stores, needed=True,

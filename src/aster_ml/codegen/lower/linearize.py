@@ -51,7 +51,7 @@ class Scope:
 
 
 def holds_barrier(scope: Scope) -> bool:
-    """Whether the work-items of a block wait for one another in each turn of a loop."""
+    """Whether the work-items of a block wait for one another in each iteration of a loop."""
     return any([isinstance(x, UOp) and x.op is Ops.BARRIER for x in scope.items])
 
 
@@ -279,7 +279,7 @@ class Linearizer:
             self.uops.append(self.reg[u])
         self.uops.append(self.map(r))
         if self.has_barriers and holds_barrier(scope):
-            # Local memory is filled again in each turn: all have to be done with the last one.
+            # Local memory is filled again in each iteration: all have to be done with the last one.
             self.uops.append(UOp(Ops.BARRIER, dtypes.void, ()))
 
     def emit_node(self, u: UOp) -> None:

@@ -1,7 +1,7 @@
 """Finds and numbers nodes of a list that becomes a pipeline: loops, what they need, what is new.
 
-Receives nodes of a Linear in running order. A copy of a turn stands in the same list, beside the
-loop or before it, and none of its accumulators, loops and loads may be one of the loop.
+Receives nodes of a Linear in running order. A copy of an iteration stands in the same list, beside
+the loop or before it, and none of its accumulators, loops and loads may be one of the loop.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Pipelines the loop over strips of a reduction, as PIPELINE copies and PIPELINE producer ask for.
 
 Receives a Linear with a loop that fills local memory and reads it, and the plan of the kernel;
-returns the Linear with room for several strips, its stages, and the parts of a turn (`stages`) run
-turns apart, or on different warps. Prologue, body and epilogue are made of the parts alone; waits,
-barriers and phases follow from which part fills and which part reads a stage.
+returns the Linear with room for several strips, its stages, and with the parts of an iteration
+(`stages`) iterations apart, or on different warps. Prologue, body and epilogue are made of the
+parts alone; waits, barriers and phases follow from which part fills and which part reads a stage.
+Loops over rows, which threads share out, have a prologue in the loop (`rows`).
 
 rewrite, for n stages: for k: barrier; fill(k); barrier; use
 -> fill(0) to fill(n - 2), a COMMIT behind each
@@ -24,8 +25,8 @@ and WARP_ROLE of those that multiply: for k: WAIT until fill(k) is there; use; R
 when: PIPELINE producer. One work-item of the producer warp begins all copies as soon as stages are
 free, also those of the tiles that its block computes next (Opt BLOCKS loop); strips are counted on.
 
-Parts that add to accumulators never run past the last turn: the loop ends early, and parts that are
-behind run once more after it (`overlap`).
+Parts that add to accumulators never run past the last iteration: the loop ends early, and parts
+that are behind run once more after it (`overlap`).
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def pipeline_loops(linear: Linear, kernel: Kernel, target: Target) -> Linear:
 
 
 class PipelinedLoop:
-    """State of one rewriting: the loop, the parts of a turn, and the stages that they fill."""
+    """State of one rewriting: the loop, parts of an iteration, and the stages that they fill."""
 
     def __init__(self, linear: Linear, plan: CopyPipeline, target: Target) -> None:
         self.linear = linear
@@ -124,7 +125,7 @@ class PipelinedLoop:
         )
         ends = [u for u in self.body if u.op in (Ops.ACCUMULATE, Ops.RANGE, Ops.END)]
         self.fill, self.use = needed_by(stores, self.body), needed_by([*ends, *own], self.body)
-        # What use of a stage leaves under way, where nothing in a turn reads sums of its products.
+        # What use of a stage leaves under way, where no iteration reads sums of its products.
         self.settles = any([u.op is Ops.MMA_WAIT for u in settle_where_read(self.use)])
         self.inside, self.kept = set(self.body), list[Kept]()
         self.numbers = Numbers(uops)
@@ -133,14 +134,14 @@ class PipelinedLoop:
         self.parts = self.parts_of(plan, stores)
         # A stage is there for all its readers once the first of them has waited.
         self.foremost = max([p.ahead for p in self.parts if p.reads], default=0)
-        # A turn too many would show: the loop ends early.
+        # An iteration too many would show: the loop ends early.
         self.is_short = any([p.ahead and p.sums for p in self.parts])
         # The loop over tiles, and what is computed in it before the one over strips.
         self.tiles: UOp | None = None
         self.inner: list[UOp] = []
 
     def parts_of(self, plan: CopyPipeline, stores: list[UOp]) -> list[Part]:
-        """The parts of a turn, in order. Raises: KernelOptError where a plan has none."""
+        """The parts of an iteration, in order. Raises: KernelOptError where a plan has none."""
         ahead, part, name = self.filled.ahead, self.stages.part, self.linear.name
         if isinstance(plan, ProducerWarp):
             if not self.stages.have_barriers:
@@ -168,7 +169,7 @@ class PipelinedLoop:
             listed += self.consumed(consumers)
             size = (size[0] + WARP_GROUP.items, *size[1:])
         else:
-            # All are done with the last turn of the loop before its stages are filled once more.
+            # All are done with the last iteration before its stages are filled once more.
             again = [UOp(Ops.BARRIER, dtypes.void, ())] if self.is_repeated() else []
             listed = [*self.stages.brought_once(), *again, *self.along(consumers, self.loop)]
         listed = [*[self.stages.memories.get(u, u) for u in self.before], *listed, *self.behind]
@@ -186,9 +187,9 @@ class PipelinedLoop:
             self.before = self.before[:at]
 
     def is_repeated(self) -> bool:
-        """Whether the loop runs once for each turn of another one.
+        """Whether the loop runs once for each iteration of another one.
 
-        Raises: KernelOptError where barriers count turns, which they do from the first one on.
+        Raises: KernelOptError where barriers count iterations, which they do from the first one on.
         """
         left = {u.src[0] for u in self.before if u.op is Ops.END}
         loops = [u for u in self.before if u.op is Ops.RANGE and u not in left]
@@ -227,8 +228,8 @@ class PipelinedLoop:
     ) -> list[UOp]:  # fmt: skip
         """Prologue, loop and epilogue of these parts, in a tile with changes of its own.
 
-        Turn j of the loop runs turn j + ahead of a part: in the prologue j is below 0, and in the
-        epilogue not below the size of the loop.
+        Iteration j of the loop runs iteration j + ahead of a part: in the prologue j is below 0,
+        and in the epilogue not below the size of the loop.
         """
         new, size, most = new or {}, loop.src[0], max([p.ahead for p in parts])
         if most and self.is_short:
@@ -254,7 +255,7 @@ class PipelinedLoop:
         if any([p.reads for p in parts if p.ahead]):
             prologue, there = [*there, *prologue], []
         listed = [*counted, *prologue, *there, size, loop]
-        listed += self.turn(parts, count, loop, new)
+        listed += self.iteration(parts, count, loop, new)
         if reads and len(parts) < len(self.parts):
             listed += self.freed(count, loop)
         listed += [ended(loop), *self.stages.landed(0)]
@@ -262,7 +263,7 @@ class PipelinedLoop:
             listed.append(settled(0))
         return [u for u in settle_where_read([*listed, *epilogue]) if u.op is not Ops.CONST]
 
-    def turn(self, parts: list[Part], count: UOp, loop: UOp, new: dict[UOp, UOp]) -> list[UOp]:
+    def iteration(self, parts: list[Part], count: UOp, loop: UOp, new: dict[UOp, UOp]) -> list[UOp]:
         """The body of the loop, with waits between its parts."""
         meet, kept = meetings(parts, self.stages.have_barriers), self.loads(1)
         most, last = max([p.ahead for p in parts]), [p for p in parts if p.reads][-1:]
@@ -271,7 +272,7 @@ class PipelinedLoop:
             if i in meet:
                 listed += [*self.stages.landed(meet[i]), UOp(Ops.BARRIER, dtypes.void, ())]
             if part.fenced:
-                listed += self.stages.of_turn(Ops.WAIT, plus(count, most), 0)
+                listed += self.stages.wait_of(Ops.WAIT, plus(count, most), 0)
             handed = kept if part.ahead < most else {}
             listed += [plus(count, part.ahead), *handed.values()]
             listed += self.at(part, count, loop, {**new, **handed})
@@ -280,7 +281,7 @@ class PipelinedLoop:
         return listed
 
     def freed(self, count: UOp, loop: UOp) -> list[UOp]:
-        """Releases the stage that no product reads any more: of a turn, or of the one before."""
+        """Releases the stage that no product reads any more: this one, or the one before."""
         if self.settles:
             return self.stages.released(count, TRUE)
         there = UOp.const(loop.dtype, 0).alu(Ops.CMPLT, loop)
@@ -290,28 +291,28 @@ class PipelinedLoop:
         """Loads the values that have been kept."""
         return {k.value: k.place(version).load() for k in self.kept}
 
-    def gate(self, part: Part, turn: UOp) -> UOp | None:
-        """Tests whether there is such a turn, where that is not known."""
+    def gate(self, part: Part, iteration: UOp) -> UOp | None:
+        """Tests whether there is such an iteration, where that is not known."""
         size = self.loop.src[0]
-        known = turn.op is Ops.CONST and size.op is Ops.CONST and turn.arg < size.arg
-        return None if known or self.is_short or not part.ahead else turn.alu(Ops.CMPLT, size)
+        known = iteration.op is Ops.CONST and size.op is Ops.CONST and iteration.arg < size.arg
+        return None if known or self.is_short or not part.ahead else iteration.alu(Ops.CMPLT, size)
 
     def at(self, part: Part, count: UOp, loop: UOp, new: dict[UOp, UOp]) -> list[UOp]:
-        """Lists a part in turn `loop`, the one with number `count` of all: waits, nodes, commit."""
-        turn = plus(count, part.ahead)
-        gate = self.gate(part, turn)
-        nodes = self.moved(part.nodes, turn, {self.loop: plus(loop, part.ahead), **new}, gate)
+        """Lists a part in iteration `loop`, number `count` of all: waits, nodes, commit."""
+        iteration = plus(count, part.ahead)
+        gate = self.gate(part, iteration)
+        nodes = self.moved(part.nodes, iteration, {self.loop: plus(loop, part.ahead), **new}, gate)
         if part.producer:
-            nodes = [*self.stages.of_turn(Ops.ACQUIRE, turn), *nodes]
+            nodes = [*self.stages.wait_of(Ops.ACQUIRE, iteration), *nodes]
         elif part.reads and part.ahead == self.foremost and self.stages.have_barriers:
-            nodes = [*self.stages.of_turn(Ops.WAIT, turn, 0), *nodes]
-        return [*nodes, *self.stages.committed(turn, gate)] if part.fills else nodes
+            nodes = [*self.stages.wait_of(Ops.WAIT, iteration, 0), *nodes]
+        return [*nodes, *self.stages.committed(iteration, gate)] if part.fills else nodes
 
     def moved(
-        self, nodes: Sequence[UOp], turn: UOp, new: dict[UOp, UOp], gate: UOp | None
+        self, nodes: Sequence[UOp], iteration: UOp, new: dict[UOp, UOp], gate: UOp | None
     ) -> list[UOp]:
-        """Nodes of the loop for another turn, in the stage that it has."""
-        stage, own = self.stages.of(turn), set(nodes)
+        """Nodes of the loop for another iteration, in the stage that it has."""
+        stage, own = self.stages.of(iteration), set(nodes)
         listed = [stage] if gate is None else [stage, gate]
         order: dict[UOp, None] = {}
         for root in nodes:
@@ -323,7 +324,7 @@ class PipelinedLoop:
                 continue
             src = tuple([new.get(s, s) for s in u.src])
             if u.op is Ops.INDEX and (old := base_of(u.src[0])) in memories:
-                size = UOp.const(turn.dtype, memories[old].arg.size // self.stages.count)
+                size = UOp.const(iteration.dtype, memories[old].arg.size // self.stages.count)
                 start = stage.alu(Ops.MUL, size)
                 base = start.alu(Ops.ADD, src[1])
                 listed += [start, base]
@@ -345,7 +346,7 @@ def once(uops: Iterable[UOp]) -> tuple[UOp, ...]:
     done: set[UOp] = set()
     listed = []
     for u in uops:
-        # A value that two turns have in common stands where it is needed first.
+        # A value that two iterations have in common stands where it is needed first.
         if u in done and u.op not in REPEATED:
             continue
         done.add(u)
@@ -354,7 +355,7 @@ def once(uops: Iterable[UOp]) -> tuple[UOp, ...]:
 
 
 def copies_of(stores: Sequence[UOp], copies: Copies) -> Copies:
-    """Finds how the stores of a turn copy; what is computed, or too narrow, waits in registers."""
+    """Finds how the stores of a loop copy; what is computed, or too narrow, waits in registers."""
     if any([u.op is Ops.TMA_LOAD for u in stores]):
         return BOXES
     return copies if all([is_copy(u, copies) for u in stores]) else AT_ONCE

@@ -1,8 +1,9 @@
-"""Cuts a turn of two chained products so that exp of a tile overlaps the product of the one before.
+"""Cuts an iteration of two chained products: exp of a tile overlaps the product of the one before.
 
-Receives the nodes of a turn that use a stage, once a kernel of the Opt TC chain is a list; gives
-parts of which the first product and exp run a turn ahead of the second product. Exponentials, and
-what results are rescaled by, wait for the next turn in memory of each work-item's own.
+Receives the nodes of an iteration that use a stage, once a kernel of the Opt TC chain is a list;
+gives parts of which the first product and exp run an iteration ahead of the second product.
+Exponentials, and what results are rescaled by, wait for the next iteration in memory of each
+work-item's own.
 
 rewrite: for k: s = q @ keys(k); p, a = exp of s; o = o * a; o += p @ values(k)
 -> p, a = exp of q @ keys(0); for k from 1 on: s = q @ keys(k) begins; o = o * a; o += p @
@@ -25,7 +26,7 @@ from aster_ml.uop.ranges import size_of
 
 
 class Kept:
-    """A value with lanes that waits for the next turn in memory of a work-item's own."""
+    """A value with lanes that waits for the next iteration in memory of a work-item's own."""
 
     def __init__(self, value: UOp, numbers: Numbers) -> None:
         self.value = value
@@ -48,9 +49,9 @@ class Kept:
 def overlapped(
     name: str, use: list[UOp], stages: Stages, numbers: Numbers
 ) -> tuple[list[Part], list[Kept]]:
-    """The parts of a turn, and the values that wait for the next one.
+    """The parts of an iteration, and the values that wait for the next one.
 
-    Raises: KernelOptError where a turn does not begin two products of tiles that TMA brings.
+    Raises: KernelOptError where an iteration does not begin two products of tiles that TMA brings.
     """
     begun = [u for u in use if is_begun(u)]
     if [u.src[1].arg.majors for u in begun] != ["kk", "rn"]:
@@ -82,5 +83,5 @@ def end_of_product(product: UOp, nodes: list[UOp]) -> UOp:
 
 
 def is_effect(u: UOp) -> bool:
-    """Whether a node is one that a turn is there for."""
+    """Whether a node is one that an iteration is there for."""
     return u.op in (Ops.ACCUMULATE, Ops.END)

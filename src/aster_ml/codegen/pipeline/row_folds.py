@@ -38,8 +38,8 @@ def fold_early(linear: Linear, axis_id: int) -> RowPipeline:
         if rows is not None:
             return rows
     raise KernelOptError(
-        f"{linear.name}: PIPELINE folds wants two folds of as many turns in each row, the first of "
-        "them of memory alone into one number; other Opts have left none"
+        f"{linear.name}: PIPELINE folds wants two folds of as many iterations in each row, the "
+        "first of them of memory alone into one number; other Opts have left none"
     )
 
 

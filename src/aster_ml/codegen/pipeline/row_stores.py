@@ -8,8 +8,8 @@ rewrite, for each row i: A(i); fill scratch[j] for all j; B(i); store f(scratch[
 and the last row is stored after the loop over rows
 when: the last loop reads and the filling loop writes the same elements of scratch at each step
 (`staging/row` sees to it), and nothing that the kernel reads is stored by it
-why: stores past the caches are bound by memory, powers by arithmetic; one after the other, each
-waits while the other works
+why: stores past the caches are bound by memory, exponentials by arithmetic; one after the other,
+each waits while the other works
 """
 
 from __future__ import annotations

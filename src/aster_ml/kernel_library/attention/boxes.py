@@ -145,7 +145,7 @@ class BoxBuilder(Builder):
 
     def fill(self) -> None:
         """Boxes of the keys and values of a tile; values in parts of as many keys as a row has."""
-        parts, first = self.parts, index_times(self.turn, self.tile)
+        parts, first = self.parts, index_times(self.loop, self.tile)
         keys, of_keys = self.boxed(parts.k, parts.keys, parts.depth, first, self.tile)
         values, of_values = self.boxed(
             parts.v, parts.keys, parts.columns, first, self.tile, self.tile // ROW
