@@ -38,14 +38,16 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.linearize import memory_of
 from aster_ml.codegen.pipeline.async_mma import settle_where_read, settled
 from aster_ml.codegen.pipeline.lists import (
+    Kept,
     Numbers,
     base_of,
     ended,
     is_private,
+    loads_of,
     loop_at,
     needed_by,
 )
-from aster_ml.codegen.pipeline.overlap import Kept, overlapped
+from aster_ml.codegen.pipeline.overlap import overlapped
 from aster_ml.codegen.pipeline.row_folds import fold_early
 from aster_ml.codegen.pipeline.row_stores import store_later
 from aster_ml.codegen.pipeline.stages import Part, Stages, meetings
@@ -108,9 +110,11 @@ class PipelinedLoop:
                 f"and {plan.count} are given"
             )
         self.loop = uops[start]
-        self.before, self.behind = list(uops[:start]), uops[stop + 1 :]
-        once = [u for u in self.before if u.op is Ops.TMA_LOAD]
-        self.before = [u for u in self.before if not ends_boxes(u) and u.op is not Ops.TMA_LOAD]
+        once = [u for u in uops[:start] if u.op is Ops.TMA_LOAD]
+        # Without these and the barriers behind them.
+        brought = {*once}
+        self.before = [u for u in uops[:start] if u not in brought and brought.isdisjoint(u.src)]
+        self.behind = uops[stop + 1 :]
         self.body = [u for u in uops[start + 1 : stop] if u.op is not Ops.BARRIER]
         own = [u for u in self.body if is_private(u)]
         stores = [u for u in self.body if u.op in (Ops.STORE, Ops.TMA_LOAD) and u not in own]
@@ -178,7 +182,8 @@ class PipelinedLoop:
 
     def enter_tiles(self) -> None:
         """Sets the loop over tiles apart. Raises: KernelOptError where there are several."""
-        outer = [i for i, u in enumerate(self.before) if is_output_loop(u)]
+        loops = [(i, u) for i, u in enumerate(self.before) if u.op is Ops.RANGE]
+        outer = [i for i, u in loops if u.arg.kind is AxisType.LOOP]
         if len(outer) > (0 if self.kept else 1):
             raise KernelOptError(f"{self.linear.name}: PIPELINE producer wants one loop over tiles")
         for at in outer:
@@ -244,7 +249,7 @@ class PipelinedLoop:
             for p in [p for p in first if p.ahead + k >= most]:
                 prologue += self.at(p, early, early, new)
         for k in range(most if self.is_short else 0):
-            late, kept = plus(size, k), self.loads(2)
+            late, kept = plus(size, k), loads_of(self.kept, 2)
             epilogue += kept.values()
             for p in [p for p in parts if p.ahead + k < most]:
                 epilogue += self.at(p, late, late, {**new, **kept})
@@ -265,7 +270,7 @@ class PipelinedLoop:
 
     def iteration(self, parts: list[Part], count: UOp, loop: UOp, new: dict[UOp, UOp]) -> list[UOp]:
         """The body of the loop, with waits between its parts."""
-        meet, kept = meetings(parts, self.stages.have_barriers), self.loads(1)
+        meet, kept = meetings(parts, self.stages.have_barriers), loads_of(self.kept, 1)
         most, last = max([p.ahead for p in parts]), [p for p in parts if p.reads][-1:]
         listed: list[UOp] = []
         for i, part in enumerate(parts):
@@ -286,10 +291,6 @@ class PipelinedLoop:
             return self.stages.released(count, TRUE)
         there = UOp.const(loop.dtype, 0).alu(Ops.CMPLT, loop)
         return [there, *self.stages.released(plus(count, -1), there)]
-
-    def loads(self, version: int) -> dict[UOp, UOp]:
-        """Loads the values that have been kept."""
-        return {k.value: k.place(version).load() for k in self.kept}
 
     def gate(self, part: Part, iteration: UOp) -> UOp | None:
         """Tests whether there is such an iteration, where that is not known."""
@@ -390,16 +391,6 @@ def plus(a: UOp, n: int) -> UOp:
     if n and a.op is Ops.CONST:
         return UOp.const(a.dtype, a.arg + n)
     return a.alu(Ops.ADD, UOp.const(a.dtype, n)) if n else a
-
-
-def ends_boxes(u: UOp) -> bool:
-    """Whether a BARRIER is one behind boxes."""
-    return u.op is Ops.BARRIER and any([s.op is Ops.TMA_LOAD for s in u.src])
-
-
-def is_output_loop(u: UOp) -> bool:
-    """Whether a node begins a loop of outputs."""
-    return u.op is Ops.RANGE and u.arg.kind is AxisType.LOOP
 
 
 def role(items: int, registers: int) -> UOp:

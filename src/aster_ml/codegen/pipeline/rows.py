@@ -11,8 +11,7 @@ rewrite: -> for each row i: B(i - 1), if there is one, and A(i) in the same loop
 when: A stores, so that it runs once a row
 
 Threads may share rows out: which row is a thread's first one says a number in scratch, the size of
-a loop that runs there alone, or everywhere else. What A hands on to B waits in scratch, too. Of two
-cells, the loop over rows reads one, and the epilogue the other.
+a loop that runs there alone, or everywhere else. What A hands on to B waits in scratch, too.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from dataclasses import replace
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from aster_ml.codegen.pipeline.lists import Numbers, end_of, ended
+from aster_ml.codegen.pipeline.lists import Kept, Numbers, end_of, ended, loads_of, stores_of
 from aster_ml.uop.graph import substitute_all
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
@@ -120,35 +119,32 @@ class RowPipeline:
         self.row, self.steps = linear.uops[place[0]], ahead.loops[0].src[0]
         # What stores may not run on past the last row: then the other part runs late.
         self.is_late = any([u.op is Ops.STORE for u in ahead.inside])
-        dtype, copies = self.row.dtype, 1 + self.is_late
         # In the first iteration of a thread, and then: how often the prologue runs; or the steps of
         # the loop in which the late part does.
-        zero, one = [UOp.const(dtype, n) for n in range(2)]
-        self.begun = self.numbers.cells(dtype, dtype, copies)
-        self.first = stored(self.begun, zero if self.is_late else one)
-        self.last = self.numbers.cells(dtype, dtype, copies) if self.is_late else []
-        self.kept = {u: self.numbers.cells(u.dtype, dtype, copies) for u in kept}
-        self.done = stored(self.last, self.row)
-        self.done += stored(self.begun, self.steps if self.is_late else zero)
+        zero, one = [UOp.const(self.row.dtype, n) for n in range(2)]
+        self.states = (zero, self.steps) if self.is_late else (one, zero)
+        values = [self.row, *([self.row] if self.is_late else []), *kept]
+        self.begun, *self.kept = [Kept(u, self.numbers, self.row.dtype) for u in values]
 
     def run(self) -> Linear:
         """The new list."""
         (start, stop), uops = self.place, self.linear.uops
-        count = self.begun[0].load()
-        listed = self.late(count) if self.is_late else self.early(count)
-        listed = [*uops[:start], *self.first, self.row, *listed, uops[stop]]
+        first, later = [self.begun.place().store(n) for n in self.states]
+        count = self.begun.place().load()
+        listed = self.late(count, later) if self.is_late else self.early(count, later)
+        listed = [*uops[:start], first, self.row, *listed, uops[stop]]
         listed += [*(self.epilogue() if self.is_late else []), *uops[stop + 1 :]]
         return replace(self.linear, uops=(*self.numbers.memories, *listed))
 
-    def early(self, count: UOp) -> list[UOp]:
+    def early(self, count: UOp, later: UOp) -> list[UOp]:
         """An iteration whose part ahead is that of the next row, or of the last one again."""
-        row, ahead, known = self.row, self.ahead, self.loads(0)
+        row, ahead, known = self.row, self.ahead, loads_of(self.kept)
         # No thread shares out the one iteration of the prologue.
         like = row.replace(arg=row.arg._replace(kind=AxisType.LOOP))
         only = self.numbers.loop(like, count)
         own = [u for u in ahead.before if u not in self.again]
-        listed = [*self.again, count, only, *own, *joined(ahead), *ahead.behind, *self.handed({})]
-        listed += [ended(only), *known.values()]
+        listed = [*self.again, count, only, *own, *joined(ahead), *ahead.behind]
+        listed += [*stores_of(self.kept), ended(only), *known.values()]
         step = row.alu(Ops.ADD, UOp.const(row.dtype, 1))
         inside = step.alu(Ops.CMPLT, row.src[0])
         number = UOp(Ops.WHERE, row.dtype, (inside, step, row))
@@ -158,42 +154,28 @@ class RowPipeline:
         after = ahead.changed(changes).along(behind.loops)
         values = dict(zip(ahead.behind, after.behind, strict=True))
         listed += [*behind.before, step, inside, number, *after.before, *joined(behind, after)]
-        return [*listed, *after.behind, *self.handed(values), *self.done, *behind.behind]
+        return [*listed, *after.behind, *stores_of(self.kept, values), later, *behind.behind]
 
-    def late(self, count: UOp) -> list[UOp]:
+    def late(self, count: UOp, later: UOp) -> list[UOp]:
         """An iteration whose part behind is that of the row before, where there is one."""
         row, ahead = self.row, self.ahead
         left = self.steps.alu(Ops.SUB, count)
         alone, both = [self.numbers.loop(ahead.loops[0], size) for size in (left, count)]
         before = row.alu(Ops.SUB, UOp.const(row.dtype, 1))
-        behind = self.behind_of(before, 0, both)
-        listed = [*ahead.before, count, left, *joined(ahead.along([alone])), before]
-        listed += [*behind.before, *joined(behind, ahead.along([both])), *ahead.behind]
-        return [*listed, *self.handed({}), *self.done]
+        behind = self.behind_of({**loads_of(self.kept[1:]), row: before}, both)
+        listed = [*ahead.before, count, left, *joined(ahead.along([alone])), *behind.before]
+        listed += [*joined(behind, ahead.along([both])), *ahead.behind]
+        return [*listed, *stores_of(self.kept), later]
 
     def epilogue(self) -> list[UOp]:
         """The part behind of the last row."""
-        count, number = self.begun[1].load(), self.last[1].load()
-        behind = self.behind_of(number, 1, self.numbers.loop(self.ahead.loops[0], count))
-        return [count, number, *behind.before, *joined(behind)]
+        count = self.begun.place(1).load()
+        loop = self.numbers.loop(self.ahead.loops[0], count)
+        behind = self.behind_of(loads_of(self.kept, 1), loop)
+        return [count, *behind.before, *joined(behind)]
 
-    def behind_of(self, number: UOp, cell: int, loop: UOp) -> Nest:
-        """The part behind of the row with a number; before it, what it takes from the one ahead."""
-        known = self.loads(cell)
-        again = substitute_all(self.again, {self.row: number, **known})
-        changes = {self.row: number, **known, **dict(zip(self.again, again, strict=True))}
-        behind = self.behind.changed(changes).along([loop])
-        return behind._replace(before=[*known.values(), *again])
-
-    def loads(self, cell: int) -> dict[UOp, UOp]:
-        """Loads what is handed on."""
-        return {u: cells[cell].load() for u, cells in self.kept.items()}
-
-    def handed(self, values: dict[UOp, UOp]) -> list[UOp]:
-        """Stores what is handed on, of which some are other values by now."""
-        return [s for u, cells in self.kept.items() for s in stored(cells, values.get(u, u))]
-
-
-def stored(cells: list[UOp], value: UOp) -> list[UOp]:
-    """Stores a number in each cell."""
-    return [at.store(value) for at in cells]
+    def behind_of(self, known: dict[UOp, UOp], loop: UOp) -> Nest:
+        """The part behind of another row, whose number and values are known."""
+        again = substitute_all(self.again, known)
+        behind = self.behind.changed({**known, **dict(zip(self.again, again, strict=True))})
+        return behind.along([loop])._replace(before=[*known.values(), *again])
