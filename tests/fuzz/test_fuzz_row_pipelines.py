@@ -2,7 +2,8 @@
 
 Each case draws rows, what is computed of them (norms, softmaxes, statistics, several in a row) and
 a target. The schedule is chosen before the kernel is lowered: a PIPELINE whose loops do not fit
-would be refused here. Its program is well formed, and the same by its own Opts.
+would be refused here. Its program is well formed, and the same by its own Opts. Of any part of the
+rows, as threads have them, it stores to the last bit what it does where nothing is pipelined.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from aster_ml import Tensor, dtypes
-from aster_ml.codegen.opts import parse_opts
+from aster_ml import Context, Tensor, dtypes
+from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.device import Device
 from aster_ml.engine import storage
@@ -25,7 +26,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import RunArg
 from aster_ml.uop.spec.verify import verify
 from tests.core.golden.kernels import TARGETS
-from tests.core.kernel_checks import kernel_of, memory
+from tests.core.kernel_checks import SMALL_CACHES, kernel_of, memory, run_parts
 from tests.fuzz.budget import check_all, draws
 
 WIDE = TARGETS["avx512"]
@@ -35,6 +36,8 @@ ALL = (
     replace(WIDE, cache_bytes=(32 << 10, 1 << 20, 2 << 20)),
     replace(WIDE, cache_bytes=(8 << 10, 64 << 10, 256 << 10)),
 )
+# Their programs run on any processor.
+SMALL = (SMALL_CACHES, replace(SMALL_CACHES, cache_bytes=(32 << 10, 1 << 20, 32 << 20)))
 LANES = "VECTOR(r1,8) VECTOR(r2,8) VECTOR(r3,8)"
 ROWS = (1, 2, 3, 7, 8, 33, 64, 127, 256, 1000)
 COLUMNS = (1, 2, 3, 7, 16, 17, 31, 64, 100, 127, 128, 129, 257, 512, 768, 1023, 1024, 3000, 8192)
@@ -54,6 +57,19 @@ FUNCTIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda x: x.softmax().half(),
     lambda x: x.relu(),
 )
+
+
+def numbered(x: Tensor) -> Tensor:
+    """Results that take more of a row than one number, and the number of the row itself."""
+    e = (x - x.max(1, keepdim=True)).exp()
+    s = e.sum(1, keepdim=True)
+    return e / s + s + Tensor.arange(x.shape[0]).reshape(-1, 1)
+
+
+# Rows of these wait in scratch, so that stores can be late.
+KEPT: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda x: x.softmax(), numbered, lambda x: x.softmax().half(), lambda x: x.double().softmax(),
+)  # fmt: skip
 
 
 def drawn(rng: random.Random) -> list[UOp]:
@@ -127,3 +143,35 @@ def test_rows_are_pipelined_within_chunks_of_threads(
 ) -> None:
     seeds = draws(12, 400)
     check_all("rows pipelined in chunks", seeds, pipelined_in_chunks, record_property)
+
+
+def wrong_part(seed: int, pipelined: list[str]) -> str | None:
+    """What rows that the default schedule pipelines make otherwise than if they were not."""
+    rng = random.Random(seed)
+    rows, columns = rng.choice((2, 3, 7, 8, 20)), rng.choice((256, 512, 768, 1000, 1024, 2048))
+    x, out = memory(rows, columns), rng.choice((*FUNCTIONS, *KEPT, *KEPT))
+    schedule, _ = schedule_uops([out(x).contiguous().uop])
+    asts = [step.ast for step in schedule.steps if step.ast is not None]
+    opts = schedule_kernel(asts[0], rng.choice(SMALL)).applied
+    found = [opt for opt in opts if opt.op is OptOps.PIPELINE]
+    if not found or len(asts) > 1:
+        return None
+    pipelined += [opt.kind for opt in found]
+    threads, apart = Opt(OptOps.THREAD, found[0].axis), [opt for opt in opts if opt not in found]
+    like = np.zeros(out(x).shape, out(x).numpy().dtype)
+    first = rng.randrange(rows)
+    parts = [(0, rows), (first, rng.randint(first, rows)), (rows, rows)]
+    with Context(CLANG=rng.randint(0, 1)):
+        have, want = [
+            [*run_parts(asts[0], (*some, threads), x, like, parts)] for some in (opts, apart)
+        ]
+    same = all(map(np.array_equal, have, want))
+    return None if same else f"{opts} of {rows} x {columns}: parts {parts} are not the same"
+
+
+def test_any_part_of_pipelined_rows_is_the_same_to_the_last_bit(
+    record_property: Callable[[str, str], None],
+) -> None:
+    seeds, pipelined = draws(24, 1000), list[str]()
+    check_all("parts of rows", seeds, lambda seed: wrong_part(seed, pipelined), record_property)
+    assert pipelined or len(seeds) < 24

@@ -20,6 +20,7 @@ from aster_ml.codegen.plans import (
     PeeledStep,
     PipelinedFolds,
     PipelinedStores,
+    ResultsOverOperands,
     ResultTile,
     RowSums,
     SharedTile,
@@ -172,7 +173,7 @@ def store_later(kernel: Kernel, over: int) -> None:
     """Results lie in local memory before they are stored (`gpu/result_boxes`)."""
     if over not in (0, 1):
         raise KernelOptError(f"0 is memory of their own, 1 that of operands; {over} is given")
-    kernel.add(ResultTile(over=bool(over)))
+    kernel.add(ResultsOverOperands() if over else ResultTile())
 
 
 def with_producer(kernel: Kernel, axis: UOp, stages: int) -> None:

@@ -118,7 +118,7 @@ OPT_DOCS = {
     "UNROLL": OptDoc(
         "axis k of a reduction -> k * arg + j, j an UNROLL of arg lanes",
         "arg divides the reduction's axis; arg 0 takes all of it",
-        "fewer turns of a short loop; neighbours along k can be loaded as one SIMD value",
+        "fewer iterations of a short loop; neighbours along k can be loaded as one SIMD value",
         "row sums",
         "UNROLL(r1,4)",
     ),
@@ -315,7 +315,7 @@ OPT_DOCS = {
     ),
     "PIPELINE folds": OptDoc(
         "for row: fold A; fold B -> for row: fold B with fold A of the next row",
-        "each step of the axis folds twice in loops of as many turns, first a row of memory",
+        "each step of the axis folds twice in loops of as many iterations, first a row of memory",
         "software pipelining: neither fold waits alone for its last additions, nor for memory",
         "distances",
         "VECTOR(r1,8) VECTOR(r2,8) PIPELINE(r0,0,folds)",

@@ -33,6 +33,7 @@ from aster_ml.codegen.plans import (
     PipelinedStores,
     PrefetchedBlocks,
     ProducerWarp,
+    ResultsOverOperands,
     ResultTile,
     RowSums,
     TileEpilogue,
@@ -71,11 +72,11 @@ from aster_ml.watch import WATCHERS
 if TYPE_CHECKING:
     from aster_ml.codegen.work_groups.chained_products import build_chain
     from aster_ml.codegen.work_groups.shared_memory import build_blocks
-    from aster_ml.codegen.work_groups.tma_epilogue import drain_boxes
+    from aster_ml.codegen.work_groups.tma_epilogue import await_tma_stores
 else:
     build_chain = late_function("codegen.work_groups.chained_products", "build_chain")
     build_blocks = late_function("codegen.work_groups.shared_memory", "build_blocks")
-    drain_boxes = late_function("codegen.work_groups.tma_epilogue", "drain_boxes")
+    await_tma_stores = late_function("codegen.work_groups.tma_epilogue", "await_tma_stores")
 
 
 def on_cpu(kernel: Kernel, target: Target) -> bool:
@@ -234,10 +235,11 @@ ON_LINEAR = (
     Pass(
         "pipeline loops", pipeline_loops, needed=True,
         carries_out=(PipelinedFolds, PipelinedStores, CopiesAhead, ProducerWarp, OverlappedExp),
-        why="on the list: a turn and a later one are not told apart in a graph",
+        why="on the list: an iteration and a later one are not told apart in a graph",
     ),
     Pass(
-        "drain boxes", drain_boxes, carries_out=(ResultTile,), needed=True,
+        "wait for TMA stores", await_tma_stores, needed=True,
+        carries_out=(ResultTile, ResultsOverOperands),
         why="once it is known who has which role, and which loops are around results",
     ),
     Pass(

@@ -10,11 +10,11 @@ order of loops and the same plans are the same. Nothing here changes a graph.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from aster_ml.codegen.staging.sliding_windows import Slab
 from aster_ml.helpers import prod
 from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops, ParamArg
 from aster_ml.uop.ranges import size_of
 
 
@@ -175,10 +175,35 @@ class SharedTile(AxisPlan, StagePlan):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackedPanel(StagePlan):
-    """The load from argument `slot` goes through a packed panel: STAGE panel."""
+class PanelPlan(StagePlan):
+    """The load from argument `slot` goes through a panel."""
 
     slot: int
+
+
+class PackedPanel(PanelPlan):
+    """The panel is packed, so that SIMD lanes are neighbours in it: STAGE panel."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnpackedOperand(PanelPlan, EachPlan):
+    """The panel holds a value over axes, the outermost first, or the value is where it is read.
+
+    Until then no argument has this `slot`: the load is a placeholder.
+    """
+
+    value: UOp
+    axes: tuple[UOp, ...]
+
+    @property
+    def memory(self) -> UOp:
+        """The placeholder's memory."""
+        size = prod([size_of(r) for r in self.axes])
+        return UOp(Ops.PARAM, self.value.dtype, (), ParamArg(self.slot, size))
+
+    def step(self, axis: UOp) -> int:
+        """Elements between neighbours along an axis."""
+        return int(prod([size_of(r) for r in self.axes[self.axes.index(axis) + 1 :]]))
 
 
 class PackedWords(StagePlan):
@@ -207,28 +232,9 @@ class ComputedEpilogue(TileEpilogue):
     """The same of results that are computed in a loop of their own before: STAGE results."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ResultTile(StagePlan):
-    """Results lie in local memory before they are stored, `over` that of operands: STAGE out."""
-
-    over: bool
+    """Results lie in local memory before they are stored: STAGE out."""
 
 
-class StandIn(NamedTuple):
-    """Memory that stands in for a value over axes, the outermost first, which has runs of bytes."""
-
-    memory: UOp
-    value: UOp
-    axes: tuple[UOp, ...]
-    run: tuple[UOp, ...]
-
-    def step(self, axis: UOp) -> int:
-        """Elements between neighbours along an axis."""
-        return int(prod([size_of(r) for r in self.axes[self.axes.index(axis) + 1 :]]))
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnpackedOperand(StagePlan, EachPlan):
-    """An operand that is read as if it were memory is unpacked into panels, or where it is read."""
-
-    operand: StandIn
+class ResultsOverOperands(ResultTile):
+    """The same, in the memory that operands had."""

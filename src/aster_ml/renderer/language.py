@@ -183,7 +183,7 @@ class Language(abc.ABC):
         """Makes stores to local memory visible to TMA."""
         raise InternalError(f"renderer: {type(self).__name__} has no boxes of tensors")
 
-    def drain(self) -> None:
+    def await_tma_stores(self) -> None:
         """All boxes that were stored have been read from local memory."""
         raise InternalError(f"renderer: {type(self).__name__} has no boxes of tensors")
 

@@ -20,12 +20,12 @@ Reading rules of the list (the specification of the linear stage):
 - A STORE of a LOAD that comes `later` may be done at any time until a `WAIT(n)` behind it that has
   no more than n COMMITs between; until then nobody reads what it writes to, and no other work-item
   before a BARRIER behind that. To do it at once is right, too.
-- A `BOX` is begun by a block, as one copy that comes later, and a MMA of operands in local memory
-  is an ACCUMULATE that comes later: what it reads stays as it is, and nobody reads the accumulator,
-  until a `SETTLE(n)` behind it that has no more than n of them between.
-- A `STORE_BOX` is begun by a block, as one copy of local memory that comes later. What it copies is
+- A `TMA_LOAD` is begun by a block, as one copy that comes later, and a MMA of operands in local
+  memory is an ACCUMULATE that comes later: what it reads stays as it is, and nobody reads the
+  accumulator, until an `MMA_WAIT(n)` behind it that has no more than n of them between.
+- A `TMA_STORE` is begun by a block, as one copy of local memory that comes later. What it copies is
   as it was there where each work-item has a `FENCE` behind its stores, and a BARRIER behind that.
-  It stays as it is until a BARRIER behind a `DRAIN`, and no list ends before a DRAIN.
+  It stays as it is until a BARRIER behind a `TMA_STORE_WAIT`, and no list ends before one.
 - `SHUFFLE(value)` is what `value` is for another work-item of the warp. All of a warp run it
   together, as they do MMA, which is a product of matrices that each has a part of: its instances
   over its own lanes are made of all instances of its operands over theirs, and no other lanes of it

@@ -23,7 +23,7 @@ from aster_ml.uop.ops import AxisType, Ops, RangeArg, ScratchArg
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 AFTER, END, INDEX = Ops.AFTER, Ops.END, Ops.INDEX
 RANGE, REDUCE, STORE = Ops.RANGE, Ops.REDUCE, Ops.STORE
-STORES = frozenset({STORE, Ops.STORE_BOX})
+STORES = frozenset({STORE, Ops.TMA_STORE})
 # Read where they are used, so never listed.
 INLINE = frozenset({Ops.CONST, Ops.INDEX, Ops.END, Ops.SINK})
 FIRST = frozenset({Ops.PARAM, Ops.DEFINE_VAR, Ops.DEFINE_LOCAL})
@@ -51,7 +51,7 @@ class Scope:
 
 
 def holds_barrier(scope: Scope) -> bool:
-    """Whether the work-items of a block wait for one another in each turn of a loop."""
+    """Whether the work-items of a block wait for one another in each iteration of a loop."""
     return any([isinstance(x, UOp) and x.op is Ops.BARRIER for x in scope.items])
 
 
@@ -279,7 +279,7 @@ class Linearizer:
             self.uops.append(self.reg[u])
         self.uops.append(self.map(r))
         if self.has_barriers and holds_barrier(scope):
-            # Local memory is filled again in each turn: all have to be done with the last one.
+            # Local memory is filled again in each iteration: all have to be done with the last one.
             self.uops.append(UOp(Ops.BARRIER, dtypes.void, ()))
 
     def emit_node(self, u: UOp) -> None:
@@ -398,8 +398,8 @@ def is_output(u: UOp) -> bool:
 
 
 def written_by(u: UOp) -> UOp:
-    """The memory that a STORE or a STORE_BOX writes to."""
-    return u.src[1] if u.op is Ops.STORE_BOX else memory_of(u)
+    """The memory that a STORE or a TMA_STORE writes to."""
+    return u.src[1] if u.op is Ops.TMA_STORE else memory_of(u)
 
 
 def loops_of(u: UOp) -> list[UOp]:

@@ -1,1 +1,1 @@
-"""Software pipelining of loops in a Linear: parts of a turn run turns ahead, or on other warps."""
+"""Software pipelining in a Linear: parts of an iteration run ahead of others, or on other warps."""

@@ -1,7 +1,7 @@
 """Finds and numbers nodes of a list that becomes a pipeline: loops, what they need, what is new.
 
-Receives nodes of a Linear in running order. A copy of a turn stands in the same list, beside the
-loop or before it, and none of its accumulators, loops and loads may be one of the loop.
+Receives nodes of a Linear in running order. A copy of an iteration stands in the same list, beside
+the loop or before it, and none of its accumulators, loops and loads may be one of the loop.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from collections.abc import Iterable, Sequence
 from aster_ml.codegen.lower.linearize import memory_of
 from aster_ml.codegen.staging.stage import new_stage
 from aster_ml.dtype import DType, dtypes
+from aster_ml.helpers import prod
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import Ops
+from aster_ml.uop.ranges import size_of
 
 
 def loop_at(uops: Sequence[UOp], axis_id: int) -> tuple[int, int] | None:
@@ -67,7 +69,7 @@ class Numbers:
         self.memories: list[UOp] = []
         self.loops = 1 + max([r.arg.id for u in self.uops for r in u.ranges])
         self.regs = 1 + max([u.arg.id for u in self.uops if u.op is Ops.DEFINE_REG], default=-1)
-        # Of two loads from kept values, which are 1 and 2 (`pipeline/overlap`), and all others.
+        # Of two loads of a `Kept`, which are 1 and 2, and all others.
         self.versions = 2 + max([version_of(u) for u in self.uops], default=0)
 
     def loop(self, like: UOp, size: UOp | None = None) -> UOp:
@@ -86,11 +88,6 @@ class Numbers:
         there = [*self.uops, *self.memories]
         self.memories.append(new_stage(there, dtype, size=size, private=private).memory)
         return self.memories[-1]
-
-    def cells(self, dtype: DType, kind: DType, count: int) -> list[UOp]:
-        """Scratch for so many numbers, each by an index of dtype `kind`."""
-        memory = self.scratch(dtype, count)
-        return [memory.index(UOp.const(kind, i), UOp.const(kind, 0)) for i in range(count)]
 
     def renumbered(self, nodes: list[UOp]) -> list[UOp]:
         """A second copy of a list: its accumulators and loops are others, and so are its loads."""
@@ -121,3 +118,38 @@ def version_of(u: UOp) -> int:
     """The number of the AFTER that a LOAD reads through, or 0."""
     memory = u.src[0].src[0] if u.op is Ops.LOAD else u
     return int(memory.src[1].arg) if memory.op is Ops.AFTER else 0
+
+
+class Kept:
+    """A value, or one of its dtype, that waits for another iteration in scratch.
+
+    Its lanes have places in scratch, which may be `private` to each work-item. Of loads before and
+    behind a store in the same list, one is of another version than the other.
+    """
+
+    def __init__(self, value: UOp, numbers: Numbers, kind: DType, private: bool = False) -> None:
+        self.value, self.kind = value, kind
+        self.lanes = sorted([r for r in value.ranges if r.arg.kind.is_lane], key=lambda r: r.arg.id)
+        room = prod([size_of(r) for r in self.lanes])
+        self.memory = numbers.scratch(value.dtype, room, private)
+
+    def place(self, version: int = 0) -> UOp:
+        """Where it lies, by an index of dtype `kind`."""
+        zero = offset = UOp.const(self.kind, 0)
+        step = 1
+        for r in self.lanes:
+            offset = offset.alu(Ops.ADD, r.alu(Ops.MUL, UOp.const(self.kind, step)))
+            step *= size_of(r)
+        number = UOp.const(dtypes.int32, version)
+        memory = UOp(Ops.AFTER, self.value.dtype, (self.memory, number)) if version else self.memory
+        return UOp(Ops.INDEX, self.value.dtype, (memory, zero, offset))
+
+
+def stores_of(kept: Iterable[Kept], new: dict[UOp, UOp] | None = None) -> list[UOp]:
+    """Stores values, in place of some of them new ones."""
+    return [k.place().store((new or {}).get(k.value, k.value)) for k in kept]
+
+
+def loads_of(kept: Iterable[Kept], version: int = 0) -> dict[UOp, UOp]:
+    """Loads values."""
+    return {k.value: k.place(version).load() for k in kept}

@@ -1,9 +1,10 @@
 """Pipelines the loop over strips of a reduction, as PIPELINE copies and PIPELINE producer ask for.
 
 Receives a Linear with a loop that fills local memory and reads it, and the plan of the kernel;
-returns the Linear with room for several strips, its stages, and the parts of a turn (`stages`) run
-turns apart, or on different warps. Prologue, body and epilogue are made of the parts alone; waits,
-barriers and phases follow from which part fills and which part reads a stage.
+returns the Linear with room for several strips, its stages, and with the parts of an iteration
+(`stages`) iterations apart, or on different warps. Prologue, body and epilogue are made of the
+parts alone; waits, barriers and phases follow from which part fills and which part reads a stage.
+Loops over rows, which threads share out, have a prologue in the loop (`rows`).
 
 rewrite, for n stages: for k: barrier; fill(k); barrier; use
 -> fill(0) to fill(n - 2), a COMMIT behind each
@@ -19,13 +20,13 @@ rewrite, of two stages: for k: barrier; fill(k); barrier; use
 when: they do not: what is loaded waits in registers
 
 rewrite: for k: barrier; fill(k); barrier; use
--> ROLE of more work-items: for k: ACQUIRE stage k % n; fill(k), COMMIT
-and ROLE of those that multiply: for k: WAIT until fill(k) is there; use; RELEASE of the stage
+-> WARP_ROLE of more work-items: for k: ACQUIRE stage k % n; fill(k), COMMIT
+and WARP_ROLE of those that multiply: for k: WAIT until fill(k) is there; use; RELEASE of the stage
 when: PIPELINE producer. One work-item of the producer warp begins all copies as soon as stages are
 free, also those of the tiles that its block computes next (Opt BLOCKS loop); strips are counted on.
 
-Parts that add to accumulators never run past the last turn: the loop ends early, and parts that are
-behind run once more after it (`overlap`).
+Parts that add to accumulators never run past the last iteration: the loop ends early, and parts
+that are behind run once more after it (`overlap`).
 """
 
 from __future__ import annotations
@@ -37,14 +38,16 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.linearize import memory_of
 from aster_ml.codegen.pipeline.async_mma import settle_where_read, settled
 from aster_ml.codegen.pipeline.lists import (
+    Kept,
     Numbers,
     base_of,
     ended,
     is_private,
+    loads_of,
     loop_at,
     needed_by,
 )
-from aster_ml.codegen.pipeline.overlap import Kept, overlapped
+from aster_ml.codegen.pipeline.overlap import overlapped
 from aster_ml.codegen.pipeline.row_folds import fold_early
 from aster_ml.codegen.pipeline.row_stores import store_later
 from aster_ml.codegen.pipeline.stages import Part, Stages, meetings
@@ -68,7 +71,7 @@ from aster_ml.uop.ops import AxisType, Ops, RoleArg, StoreArg
 from aster_ml.uop.ranges import size_of
 
 # Nodes that do something each time that they stand in a list.
-REPEATED = frozenset({Ops.BARRIER, Ops.COMMIT, Ops.WAIT, Ops.SETTLE, Ops.ROLE, Ops.END})
+REPEATED = frozenset({Ops.BARRIER, Ops.COMMIT, Ops.WAIT, Ops.MMA_WAIT, Ops.WARP_ROLE, Ops.END})
 TRUE = UOp.const(dtypes.bool, True)
 # Registers that a work-item of the producer keeps. Source: CUTLASS 3, kernels of sm90 with warp
 # specialization (LoadRegisterRequirement); PTX ISA 8.7, "setmaxnreg" (24 to 256, by eights).
@@ -84,15 +87,15 @@ def pipeline_loops(linear: Linear, kernel: Kernel, target: Target) -> Linear:
     folds, stores = kernel.plan(PipelinedFolds), kernel.plan(PipelinedStores)
     copies = kernel.plan(CopyPipeline)
     if folds is not None:
-        linear = fold_early(linear, folds.axis)
+        linear = fold_early(linear, folds.axis).run()
     if stores is not None:
         # After folds, which it may not move.
-        linear = store_later(linear, stores.axis)
+        linear = store_later(linear, stores.axis).run()
     return linear if copies is None else PipelinedLoop(linear, copies, target).run()
 
 
 class PipelinedLoop:
-    """State of one rewriting: the loop, the parts of a turn, and the stages that they fill."""
+    """State of one rewriting: the loop, parts of an iteration, and the stages that they fill."""
 
     def __init__(self, linear: Linear, plan: CopyPipeline, target: Target) -> None:
         self.linear = linear
@@ -107,12 +110,14 @@ class PipelinedLoop:
                 f"and {plan.count} are given"
             )
         self.loop = uops[start]
-        self.before, self.behind = list(uops[:start]), uops[stop + 1 :]
-        once = [u for u in self.before if u.op is Ops.BOX]
-        self.before = [u for u in self.before if not ends_boxes(u) and u.op is not Ops.BOX]
+        once = [u for u in uops[:start] if u.op is Ops.TMA_LOAD]
+        # Without these and the barriers behind them.
+        brought = {*once}
+        self.before = [u for u in uops[:start] if u not in brought and brought.isdisjoint(u.src)]
+        self.behind = uops[stop + 1 :]
         self.body = [u for u in uops[start + 1 : stop] if u.op is not Ops.BARRIER]
         own = [u for u in self.body if is_private(u)]
-        stores = [u for u in self.body if u.op in (Ops.STORE, Ops.BOX) and u not in own]
+        stores = [u for u in self.body if u.op in (Ops.STORE, Ops.TMA_LOAD) and u not in own]
         if not stores or any([memory_of(u).op is not Ops.DEFINE_LOCAL for u in stores]):
             raise KernelOptError(f"{name}: PIPELINE copies wants a loop that fills stages")
         copies = copies_of(stores, target.copies)
@@ -124,8 +129,8 @@ class PipelinedLoop:
         )
         ends = [u for u in self.body if u.op in (Ops.ACCUMULATE, Ops.RANGE, Ops.END)]
         self.fill, self.use = needed_by(stores, self.body), needed_by([*ends, *own], self.body)
-        # What use of a stage leaves under way, where nothing in a turn reads sums of its products.
-        self.settles = any([u.op is Ops.SETTLE for u in settle_where_read(self.use)])
+        # What use of a stage leaves under way, where no iteration reads sums of its products.
+        self.settles = any([u.op is Ops.MMA_WAIT for u in settle_where_read(self.use)])
         self.inside, self.kept = set(self.body), list[Kept]()
         self.numbers = Numbers(uops)
         # All that fills a stage, in the order of the body.
@@ -133,14 +138,14 @@ class PipelinedLoop:
         self.parts = self.parts_of(plan, stores)
         # A stage is there for all its readers once the first of them has waited.
         self.foremost = max([p.ahead for p in self.parts if p.reads], default=0)
-        # A turn too many would show: the loop ends early.
+        # An iteration too many would show: the loop ends early.
         self.is_short = any([p.ahead and p.sums for p in self.parts])
         # The loop over tiles, and what is computed in it before the one over strips.
         self.tiles: UOp | None = None
         self.inner: list[UOp] = []
 
     def parts_of(self, plan: CopyPipeline, stores: list[UOp]) -> list[Part]:
-        """The parts of a turn, in order. Raises: KernelOptError where a plan has none."""
+        """The parts of an iteration, in order. Raises: KernelOptError where a plan has none."""
         ahead, part, name = self.filled.ahead, self.stages.part, self.linear.name
         if isinstance(plan, ProducerWarp):
             if not self.stages.have_barriers:
@@ -168,7 +173,7 @@ class PipelinedLoop:
             listed += self.consumed(consumers)
             size = (size[0] + WARP_GROUP.items, *size[1:])
         else:
-            # All are done with the last turn of the loop before its stages are filled once more.
+            # All are done with the last iteration before its stages are filled once more.
             again = [UOp(Ops.BARRIER, dtypes.void, ())] if self.is_repeated() else []
             listed = [*self.stages.brought_once(), *again, *self.along(consumers, self.loop)]
         listed = [*[self.stages.memories.get(u, u) for u in self.before], *listed, *self.behind]
@@ -177,7 +182,8 @@ class PipelinedLoop:
 
     def enter_tiles(self) -> None:
         """Sets the loop over tiles apart. Raises: KernelOptError where there are several."""
-        outer = [i for i, u in enumerate(self.before) if is_output_loop(u)]
+        loops = [(i, u) for i, u in enumerate(self.before) if u.op is Ops.RANGE]
+        outer = [i for i, u in loops if u.arg.kind is AxisType.LOOP]
         if len(outer) > (0 if self.kept else 1):
             raise KernelOptError(f"{self.linear.name}: PIPELINE producer wants one loop over tiles")
         for at in outer:
@@ -186,9 +192,9 @@ class PipelinedLoop:
             self.before = self.before[:at]
 
     def is_repeated(self) -> bool:
-        """Whether the loop runs once for each turn of another one.
+        """Whether the loop runs once for each iteration of another one.
 
-        Raises: KernelOptError where barriers count turns, which they do from the first one on.
+        Raises: KernelOptError where barriers count iterations, which they do from the first one on.
         """
         left = {u.src[0] for u in self.before if u.op is Ops.END}
         loops = [u for u in self.before if u.op is Ops.RANGE and u not in left]
@@ -227,8 +233,8 @@ class PipelinedLoop:
     ) -> list[UOp]:  # fmt: skip
         """Prologue, loop and epilogue of these parts, in a tile with changes of its own.
 
-        Turn j of the loop runs turn j + ahead of a part: in the prologue j is below 0, and in the
-        epilogue not below the size of the loop.
+        Iteration j of the loop runs iteration j + ahead of a part: in the prologue j is below 0,
+        and in the epilogue not below the size of the loop.
         """
         new, size, most = new or {}, loop.src[0], max([p.ahead for p in parts])
         if most and self.is_short:
@@ -243,7 +249,7 @@ class PipelinedLoop:
             for p in [p for p in first if p.ahead + k >= most]:
                 prologue += self.at(p, early, early, new)
         for k in range(most if self.is_short else 0):
-            late, kept = plus(size, k), self.loads(2)
+            late, kept = plus(size, k), loads_of(self.kept, 2)
             epilogue += kept.values()
             for p in [p for p in parts if p.ahead + k < most]:
                 epilogue += self.at(p, late, late, {**new, **kept})
@@ -254,7 +260,7 @@ class PipelinedLoop:
         if any([p.reads for p in parts if p.ahead]):
             prologue, there = [*there, *prologue], []
         listed = [*counted, *prologue, *there, size, loop]
-        listed += self.turn(parts, count, loop, new)
+        listed += self.iteration(parts, count, loop, new)
         if reads and len(parts) < len(self.parts):
             listed += self.freed(count, loop)
         listed += [ended(loop), *self.stages.landed(0)]
@@ -262,16 +268,16 @@ class PipelinedLoop:
             listed.append(settled(0))
         return [u for u in settle_where_read([*listed, *epilogue]) if u.op is not Ops.CONST]
 
-    def turn(self, parts: list[Part], count: UOp, loop: UOp, new: dict[UOp, UOp]) -> list[UOp]:
+    def iteration(self, parts: list[Part], count: UOp, loop: UOp, new: dict[UOp, UOp]) -> list[UOp]:
         """The body of the loop, with waits between its parts."""
-        meet, kept = meetings(parts, self.stages.have_barriers), self.loads(1)
+        meet, kept = meetings(parts, self.stages.have_barriers), loads_of(self.kept, 1)
         most, last = max([p.ahead for p in parts]), [p for p in parts if p.reads][-1:]
         listed: list[UOp] = []
         for i, part in enumerate(parts):
             if i in meet:
                 listed += [*self.stages.landed(meet[i]), UOp(Ops.BARRIER, dtypes.void, ())]
             if part.fenced:
-                listed += self.stages.of_turn(Ops.WAIT, plus(count, most), 0)
+                listed += self.stages.wait_of(Ops.WAIT, plus(count, most), 0)
             handed = kept if part.ahead < most else {}
             listed += [plus(count, part.ahead), *handed.values()]
             listed += self.at(part, count, loop, {**new, **handed})
@@ -280,38 +286,34 @@ class PipelinedLoop:
         return listed
 
     def freed(self, count: UOp, loop: UOp) -> list[UOp]:
-        """Releases the stage that no product reads any more: of a turn, or of the one before."""
+        """Releases the stage that no product reads any more: this one, or the one before."""
         if self.settles:
             return self.stages.released(count, TRUE)
         there = UOp.const(loop.dtype, 0).alu(Ops.CMPLT, loop)
         return [there, *self.stages.released(plus(count, -1), there)]
 
-    def loads(self, version: int) -> dict[UOp, UOp]:
-        """Loads the values that have been kept."""
-        return {k.value: k.place(version).load() for k in self.kept}
-
-    def gate(self, part: Part, turn: UOp) -> UOp | None:
-        """Tests whether there is such a turn, where that is not known."""
+    def gate(self, part: Part, iteration: UOp) -> UOp | None:
+        """Tests whether there is such an iteration, where that is not known."""
         size = self.loop.src[0]
-        known = turn.op is Ops.CONST and size.op is Ops.CONST and turn.arg < size.arg
-        return None if known or self.is_short or not part.ahead else turn.alu(Ops.CMPLT, size)
+        known = iteration.op is Ops.CONST and size.op is Ops.CONST and iteration.arg < size.arg
+        return None if known or self.is_short or not part.ahead else iteration.alu(Ops.CMPLT, size)
 
     def at(self, part: Part, count: UOp, loop: UOp, new: dict[UOp, UOp]) -> list[UOp]:
-        """Lists a part in turn `loop`, the one with number `count` of all: waits, nodes, commit."""
-        turn = plus(count, part.ahead)
-        gate = self.gate(part, turn)
-        nodes = self.moved(part.nodes, turn, {self.loop: plus(loop, part.ahead), **new}, gate)
+        """Lists a part in iteration `loop`, number `count` of all: waits, nodes, commit."""
+        iteration = plus(count, part.ahead)
+        gate = self.gate(part, iteration)
+        nodes = self.moved(part.nodes, iteration, {self.loop: plus(loop, part.ahead), **new}, gate)
         if part.producer:
-            nodes = [*self.stages.of_turn(Ops.ACQUIRE, turn), *nodes]
+            nodes = [*self.stages.wait_of(Ops.ACQUIRE, iteration), *nodes]
         elif part.reads and part.ahead == self.foremost and self.stages.have_barriers:
-            nodes = [*self.stages.of_turn(Ops.WAIT, turn, 0), *nodes]
-        return [*nodes, *self.stages.committed(turn, gate)] if part.fills else nodes
+            nodes = [*self.stages.wait_of(Ops.WAIT, iteration, 0), *nodes]
+        return [*nodes, *self.stages.committed(iteration, gate)] if part.fills else nodes
 
     def moved(
-        self, nodes: Sequence[UOp], turn: UOp, new: dict[UOp, UOp], gate: UOp | None
+        self, nodes: Sequence[UOp], iteration: UOp, new: dict[UOp, UOp], gate: UOp | None
     ) -> list[UOp]:
-        """Nodes of the loop for another turn, in the stage that it has."""
-        stage, own = self.stages.of(turn), set(nodes)
+        """Nodes of the loop for another iteration, in the stage that it has."""
+        stage, own = self.stages.of(iteration), set(nodes)
         listed = [stage] if gate is None else [stage, gate]
         order: dict[UOp, None] = {}
         for root in nodes:
@@ -323,7 +325,7 @@ class PipelinedLoop:
                 continue
             src = tuple([new.get(s, s) for s in u.src])
             if u.op is Ops.INDEX and (old := base_of(u.src[0])) in memories:
-                size = UOp.const(turn.dtype, memories[old].arg.size // self.stages.count)
+                size = UOp.const(iteration.dtype, memories[old].arg.size // self.stages.count)
                 start = stage.alu(Ops.MUL, size)
                 base = start.alu(Ops.ADD, src[1])
                 listed += [start, base]
@@ -332,7 +334,7 @@ class PipelinedLoop:
                 both = gate if len(src) == 1 else src[1].alu(Ops.AND, gate)
                 listed.append(both)
                 src = (src[0], both)
-            elif u.op is Ops.BOX and gate is not None:
+            elif u.op is Ops.TMA_LOAD and gate is not None:
                 src = (*src, gate)
             new[u] = u if src == u.src else new_node(u.op, u.dtype, src, u.arg)
             if u in own:
@@ -345,7 +347,7 @@ def once(uops: Iterable[UOp]) -> tuple[UOp, ...]:
     done: set[UOp] = set()
     listed = []
     for u in uops:
-        # A value that two turns have in common stands where it is needed first.
+        # A value that two iterations have in common stands where it is needed first.
         if u in done and u.op not in REPEATED:
             continue
         done.add(u)
@@ -354,8 +356,8 @@ def once(uops: Iterable[UOp]) -> tuple[UOp, ...]:
 
 
 def copies_of(stores: Sequence[UOp], copies: Copies) -> Copies:
-    """Finds how the stores of a turn copy; what is computed, or too narrow, waits in registers."""
-    if any([u.op is Ops.BOX for u in stores]):
+    """Finds how the stores of a loop copy; what is computed, or too narrow, waits in registers."""
+    if any([u.op is Ops.TMA_LOAD for u in stores]):
         return BOXES
     return copies if all([is_copy(u, copies) for u in stores]) else AT_ONCE
 
@@ -391,16 +393,6 @@ def plus(a: UOp, n: int) -> UOp:
     return a.alu(Ops.ADD, UOp.const(a.dtype, n)) if n else a
 
 
-def ends_boxes(u: UOp) -> bool:
-    """Whether a BARRIER is one behind boxes."""
-    return u.op is Ops.BARRIER and any([s.op is Ops.BOX for s in u.src])
-
-
-def is_output_loop(u: UOp) -> bool:
-    """Whether a node begins a loop of outputs."""
-    return u.op is Ops.RANGE and u.arg.kind is AxisType.LOOP
-
-
 def role(items: int, registers: int) -> UOp:
     """Begins the statements of a warp role."""
-    return UOp(Ops.ROLE, dtypes.void, (), RoleArg(items, registers))
+    return UOp(Ops.WARP_ROLE, dtypes.void, (), RoleArg(items, registers))

@@ -1,8 +1,9 @@
-"""Cuts a turn of two chained products so that exp of a tile overlaps the product of the one before.
+"""Cuts an iteration of two chained products: exp of a tile overlaps the product of the one before.
 
-Receives the nodes of a turn that use a stage, once a kernel of the Opt TC chain is a list; gives
-parts of which the first product and exp run a turn ahead of the second product. Exponentials, and
-what results are rescaled by, wait for the next turn in memory of each work-item's own.
+Receives the nodes of an iteration that use a stage, once a kernel of the Opt TC chain is a list;
+gives parts of which the first product and exp run an iteration ahead of the second product.
+Exponentials, and what results are rescaled by, wait for the next iteration in memory of each
+work-item's own.
 
 rewrite: for k: s = q @ keys(k); p, a = exp of s; o = o * a; o += p @ values(k)
 -> p, a = exp of q @ keys(0); for k from 1 on: s = q @ keys(k) begins; o = o * a; o += p @
@@ -13,44 +14,21 @@ why: a tensor core multiplies while other units compute exp
 from __future__ import annotations
 
 from aster_ml.codegen.pipeline.async_mma import is_begun
-from aster_ml.codegen.pipeline.lists import Numbers, is_private, needed_by
+from aster_ml.codegen.pipeline.lists import Kept, Numbers, is_private, needed_by, stores_of
 from aster_ml.codegen.pipeline.stages import Part, Stages
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
-from aster_ml.helpers import prod
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.ranges import size_of
-
-
-class Kept:
-    """A value with lanes that waits for the next turn in memory of a work-item's own."""
-
-    def __init__(self, value: UOp, numbers: Numbers) -> None:
-        self.value = value
-        self.lanes = sorted([r for r in value.ranges if r.arg.kind.is_lane], key=lambda r: r.arg.id)
-        room = prod([size_of(r) for r in self.lanes])
-        self.memory = numbers.scratch(value.dtype, room, private=True)
-
-    def place(self, version: int = 0) -> UOp:
-        """Where it lies; loads at two times are of two versions."""
-        offset, step = UOp.const(dtypes.int32, 0), 1
-        for r in self.lanes:
-            offset = offset.alu(Ops.ADD, r.alu(Ops.MUL, UOp.const(dtypes.int32, step)))
-            step *= size_of(r)
-        number = UOp.const(dtypes.int32, version)
-        memory = UOp(Ops.AFTER, self.value.dtype, (self.memory, number)) if version else self.memory
-        zero = UOp.const(dtypes.int32, 0)
-        return UOp(Ops.INDEX, self.value.dtype, (memory, zero, offset))
 
 
 def overlapped(
     name: str, use: list[UOp], stages: Stages, numbers: Numbers
 ) -> tuple[list[Part], list[Kept]]:
-    """The parts of a turn, and the values that wait for the next one.
+    """The parts of an iteration, and the values that wait for the next one.
 
-    Raises: KernelOptError where a turn does not begin two products of tiles that TMA brings.
+    Raises: KernelOptError where an iteration does not begin two products of tiles that TMA brings.
     """
     begun = [u for u in use if is_begun(u)]
     if [u.src[1].arg.majors for u in begun] != ["kk", "rn"]:
@@ -59,7 +37,7 @@ def overlapped(
     sums = mixed.src[0]
     powers, start_of = mixed.src[1].src[0].src[0], sums.src[0]
     again = next(s for s in start_of.src if s.op is not Ops.LOAD)
-    kept = [Kept(value, numbers) for value in (powers, again)]
+    kept = [Kept(u, numbers, dtypes.int32, private=True) for u in (powers, again)]
     multiply = needed_by([scores, end_of_product(scores, use)], use)
     cut = {powers, again}
     found = toposort(mixed, end_of_product(mixed, use), enter=lambda u: u not in cut)
@@ -69,7 +47,7 @@ def overlapped(
     roots = [u for u in use if u not in others and (is_private(u) or is_effect(u))]
     first = set(multiply)
     rest = [u for u in needed_by(roots, use) if u not in first]
-    rest += [k.place().store(k.value) for k in kept]
+    rest += stores_of(kept)
     part = stages.part
     return [part(multiply, 1), part(mix), part(rest, 1), part(finish, fenced=True)], kept
 
@@ -82,5 +60,5 @@ def end_of_product(product: UOp, nodes: list[UOp]) -> UOp:
 
 
 def is_effect(u: UOp) -> bool:
-    """Whether a node is one that a turn is there for."""
+    """Whether a node is one that an iteration is there for."""
     return u.op in (Ops.ACCUMULATE, Ops.END)

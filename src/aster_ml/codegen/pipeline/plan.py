@@ -55,7 +55,7 @@ def folds_of_next(facts: Facts, axis: UOp) -> tuple[UOp, UOp] | None:
     share the loops of the last one.
 
     It gives one number out of SIMD lanes, reads nothing but memory that the kernel does not store,
-    each element in its own loops, and these have as many turns as those of the last fold.
+    each element in its own loops, and these have as many iterations as those of the last fold.
     """
     folds = [u for u in facts.reduces if axis in u.ranges]
     if len(folds) < 2 or axis.src[0].op is not Ops.CONST:
@@ -71,8 +71,8 @@ def folds_of_next(facts: Facts, axis: UOp) -> tuple[UOp, UOp] | None:
     roots = [u for u in folds if not any([u in toposort(x.src[0]) for x in folds if x is not u])]
     if len(folds) > 2 and (leaves != [first] or roots != [last]):
         return None
-    turns, wanted = [size_of(r) for r in loops], [size_of(r) for r in others]
-    if turns not in (wanted, [prod(wanted)]) or any([r.arg.kind.is_lane for r in first.ranges]):
+    sizes, wanted = [size_of(r) for r in loops], [size_of(r) for r in others]
+    if sizes not in (wanted, [prod(wanted)]) or any([r.arg.kind.is_lane for r in first.ranges]):
         return None
     stored = {u.src[0].src[0] for u in facts.stores}
     for u in toposort(first.src[0]):
@@ -99,7 +99,7 @@ def pipeline_folds(kernel: Kernel, axis: UOp) -> None:
     if axis not in kernel.outputs or folds_of_next(kernel.facts, axis) is None:
         raise KernelOptError(
             "an output axis is wanted each step of which folds twice in loops of as many "
-            "turns, first a row of memory into one number"
+            "iterations, first a row of memory into one number"
         )
     kernel.add(PipelinedFolds(axis=axis.arg.id))
 
@@ -124,12 +124,12 @@ def pipeline_copies(
     if not is_innermost(kernel, axis):
         raise KernelOptError(
             f"r{axis.arg.id} has another loop of its sum inside, which fills local memory at each "
-            "turn; the innermost axis that is summed is wanted"
+            "iteration; the innermost axis that is summed is wanted"
         )
     kernel.add(kind(axis=axis.arg.id, count=stages))
 
 
 def is_innermost(kernel: Kernel, axis: UOp) -> bool:
-    """Whether no other axis of a sum is gone along inside of each turn of this one."""
+    """Whether no other axis of a sum is gone along inside of each iteration of this one."""
     loops = [[r for r in u.src[1:] if not r.arg.kind.is_lane] for u in kernel.facts.reduces]
     return not any([axis in own[:-1] for own in loops])

@@ -1,9 +1,10 @@
-"""Makes the stages of a pipelined loop: local memory for several turns, and waits for each.
+"""Makes the stages of a pipelined loop: local memory for several iterations, and waits for each.
 
 Receives the loop, the stores that fill local memory in it, and how copies end (`target/copies`);
-gives local memory with room for so many turns, the stage that a turn has, and the nodes that begin,
-await, and free it. A turn is cut into parts that run as many turns ahead as one another; where in
-a turn warps meet follows from which part fills and which part reads a stage.
+gives local memory with room for so many iterations, the stage that an iteration has, and the nodes
+that begin, await, and free it. An iteration is cut into parts, each of which runs so many
+iterations ahead; where in an iteration warps meet follows from which part fills and which part
+reads a stage.
 
 A stage is filled and read by all warps, which meet at a BARRIER in between; or it has a barrier of
 its own in memory, which counts the bytes that TMA brings (COMMIT, WAIT), and with a producer warp
@@ -29,13 +30,13 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 # What writes local memory.
-FILLS = frozenset({Ops.STORE, Ops.BOX})
+FILLS = frozenset({Ops.STORE, Ops.TMA_LOAD})
 # Stages begin where any copy may. Source: PTX ISA 8.7, "cp.async.bulk.tensor" (128 bytes).
 STAGE_NBYTES = 128
 
 
 class Stages:
-    """Local memory for `count` turns of a loop; `memories` has what each memory has become.
+    """Local memory for `count` iterations of a loop; `memories` has what each memory has become.
 
     `once` are TMA loads before the loop: they have a barrier of their own, behind those of stages.
 
@@ -77,22 +78,22 @@ class Stages:
         """The number of barriers: of each stage, and of what is brought once."""
         return self.count + bool(self.once)
 
-    def of(self, turn: UOp) -> UOp:
-        """The stage that a turn fills and reads."""
-        if turn.op is Ops.CONST:
-            return UOp.const(turn.dtype, turn.arg % self.count)
-        return turn.alu(Ops.MOD, UOp.const(turn.dtype, self.count))
+    def of(self, iteration: UOp) -> UOp:
+        """The stage that an iteration fills and reads."""
+        if iteration.op is Ops.CONST:
+            return UOp.const(iteration.dtype, iteration.arg % self.count)
+        return iteration.alu(Ops.MOD, UOp.const(iteration.dtype, self.count))
 
-    def of_turn(self, op: Ops, turn: UOp, arg: int | None = None) -> list[UOp]:
-        """A wait of the stage of a turn in the phase that it has then."""
-        phase = turn.alu(Ops.IDIV, UOp.const(self.loop.dtype, self.count))
-        stage = self.of(turn)
+    def wait_of(self, op: Ops, iteration: UOp, arg: int | None = None) -> list[UOp]:
+        """A wait of the stage of an iteration in the phase that it has then."""
+        phase = iteration.alu(Ops.IDIV, UOp.const(self.loop.dtype, self.count))
+        stage = self.of(iteration)
         return [stage, phase, UOp(op, dtypes.void, (stage, phase), arg)]
 
-    def committed(self, turn: UOp, gate: UOp | None) -> list[UOp]:
-        """The end of the copies of a turn, where they go on beside other work."""
+    def committed(self, iteration: UOp, gate: UOp | None) -> list[UOp]:
+        """The end of the copies of an iteration, where they go on beside other work."""
         if self.have_barriers:
-            marks = (self.of(turn),) if gate is None else (self.of(turn), gate)
+            marks = (self.of(iteration),) if gate is None else (self.of(iteration), gate)
             return [UOp(Ops.COMMIT, dtypes.void, marks, self.barriers)]
         return [UOp(Ops.COMMIT, dtypes.void, ())] if self.copies.ends == GROUPS else []
 
@@ -101,13 +102,13 @@ class Stages:
         none = left is None or self.copies.ends != GROUPS
         return [] if none else [UOp(Ops.WAIT, dtypes.void, (), left)]
 
-    def released(self, turn: UOp, gate: UOp) -> list[UOp]:
-        """The stage of a turn may be filled again."""
-        stage = self.of(turn)
-        return [turn, stage, UOp(Ops.RELEASE, dtypes.void, (stage, gate))]
+    def released(self, iteration: UOp, gate: UOp) -> list[UOp]:
+        """The stage of an iteration may be filled again."""
+        stage = self.of(iteration)
+        return [iteration, stage, UOp(Ops.RELEASE, dtypes.void, (stage, gate))]
 
     def brought_once(self) -> list[UOp]:
-        """TMA loads of what is there for all turns."""
+        """TMA loads of what is there for all iterations."""
         stage = UOp.const(self.loop.dtype, self.count)
         done = UOp(Ops.COMMIT, dtypes.void, (stage,), self.barriers)
         return [*self.once, done] if self.once else []
@@ -119,7 +120,7 @@ class Stages:
 
 
 class Part(NamedTuple):
-    """Nodes of a turn that run `ahead` turns early, on a producer warp or on all others.
+    """Nodes of an iteration that run `ahead` iterations early, on a producer warp or on all others.
 
     `fills` and `reads` are of stages; `fenced` says that no compiler moves what stands before the
     part behind its beginning.
@@ -134,7 +135,7 @@ class Part(NamedTuple):
 
     @property
     def sums(self) -> bool:
-        """Whether a turn too many would show: it adds to an accumulator."""
+        """Whether an iteration too many would show: it adds to an accumulator."""
         return any([u.op is Ops.ACCUMULATE for u in self.nodes])
 
 
@@ -142,9 +143,9 @@ def meetings(parts: Sequence[Part], counts_bytes: bool) -> dict[int, int | None]
     """The parts before which all warps meet, by number, so that none reads or fills too early.
 
     With each, how many groups of copies are under way where warps wait for the others first; None
-    where nobody reads what copies bring. A stage is read a turn or more after it was filled, and
-    filled a turn or more after it was read: on the way from one part round the loop to the other,
-    warps meet once. Barriers that count bytes say by themselves what may be read.
+    where nobody reads what copies bring. A stage is read an iteration or more after it was filled,
+    and filled an iteration or more after it was read: on the way from one part round the loop to
+    the other, warps meet once. Barriers that count bytes say by themselves what may be read.
     """
     found: dict[int, int | None] = {}
     for after, part in enumerate(parts):

@@ -17,12 +17,13 @@ from __future__ import annotations
 import functools
 
 from aster_ml.codegen.kernel import Access, Kernel
-from aster_ml.codegen.plans import StandIn, UnpackedOperand
+from aster_ml.codegen.plans import UnpackedOperand
 from aster_ml.codegen.staging.panel import max_nbytes
 from aster_ml.codegen.staging.stage import new_stage, position
 from aster_ml.codegen.transforms.unpacked import (
     FEW_USES,
     Operand,
+    blocks_of,
     find_operands,
     is_unpacked,
 )
@@ -30,7 +31,7 @@ from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import AxisType, Ops, ParamArg
+from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.symbolic import simplify_around
 
@@ -42,7 +43,7 @@ def stand_in(kernel: Kernel, target: Target) -> None:
     """Puts a placeholder for each dequantized operand that many results read: plain memory."""
     if not target.compiles or not is_unpacked(kernel):
         return
-    found: list[StandIn] = []
+    found: list[UnpackedOperand] = []
     changes: dict[UOp, UOp] = {}
     for operand in find_operands(kernel):
         u = operand.reduce
@@ -52,17 +53,16 @@ def stand_in(kernel: Kernel, target: Target) -> None:
         # Those of the batch, then of the sum, then its own.
         axes = sorted(operand.axes, key=lambda r: 1 if r in u.src[1:] else 0 if r in shared else 2)
         value = functools.reduce(lambda a, b: a.alu(Ops.MUL, b), operand.factors)
-        size = prod([size_of(r) for r in axes])
-        memory = UOp(Ops.PARAM, value.dtype, (), ParamArg(FIRST_SLOT + len(found), size))
-        product = memory.index(position(axes)).load()
+        slot = FIRST_SLOT + len(found)
+        found.append(UnpackedOperand(slot=slot, value=value, axes=tuple(axes)))
+        product = found[-1].memory.index(position(axes)).load()
         for f in reversed(operand.others):
             product = f.alu(Ops.MUL, product)
         changes[u] = UOp(Ops.REDUCE, u.dtype, (product, *u.src[1:]), u.arg)
-        found.append(StandIn(memory, value, tuple(axes), operand.run))
     if changes:
         kernel.sink = substitute(kernel.sink, changes)
-        for operand_memory in found:
-            kernel.add(UnpackedOperand(operand=operand_memory))
+        for plan in found:
+            kernel.add(plan)
 
 
 def is_plain(operand: Operand) -> bool:
@@ -75,14 +75,14 @@ def is_plain(operand: Operand) -> bool:
 
 def unpack(kernel: Kernel, target: Target) -> None:
     """Replaces placeholders with panels of dequantized numbers, or the numbers where read."""
-    for found in [p.operand for p in kernel.plans_of(UnpackedOperand)]:
+    for found in kernel.plans_of(UnpackedOperand):
         for a in [a for a in kernel.accesses() if a.buffer is found.memory]:
             # One after the other: each panel has scratch of its own.
             load = unpacked_load(kernel, target, found, a)
             kernel.sink = substitute(kernel.sink, {a.node: load})
 
 
-def unpacked_load(kernel: Kernel, target: Target, found: StandIn, a: Access) -> UOp:
+def unpacked_load(kernel: Kernel, target: Target, found: UnpackedOperand, a: Access) -> UOp:
     """Value in place of a load of a stand-in."""
     axes = panel_axes(kernel, a)
     nbytes = prod([size_of(r) for r in axes]) * a.buffer.dtype.itemsize
@@ -112,7 +112,7 @@ def uses_again(kernel: Kernel, a: Access) -> int:
 
 
 def places(
-    kernel: Kernel, found: StandIn, a: Access, axes: list[UOp]
+    kernel: Kernel, found: UnpackedOperand, a: Access, axes: list[UOp]
 ) -> tuple[dict[UOp, UOp], list[UOp]]:
     """Maps the axes of a panel to those where it is filled, and lists the loops and
 
@@ -120,7 +120,9 @@ def places(
     what was a SIMD value of results stands side by side: it is transposed on its way.
     """
     vector = [r for r in axes if r.arg.kind is AxisType.VECTOR]
-    steps = [found.step(r) for r in found.run if r in found.axes]
+    # Along these, small numbers lie in blocks.
+    blocks = blocks_of(found.value)
+    steps = [found.step(r) for r in found.axes if r in blocks]
     place: dict[UOp, UOp] = {}
     closed: list[UOp] = []
 
@@ -149,7 +151,7 @@ def places(
     return place, closed
 
 
-def value_at(found: StandIn, load: UOp) -> UOp:
+def value_at(found: UnpackedOperand, load: UOp) -> UOp:
     """The unpacked numbers in place of a load of what stands in for them."""
     index, gate = load.src[0].src[1], load.src[1:]
     places = {}

@@ -32,15 +32,13 @@ DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
 class Operand(NamedTuple):
     """The factors of a sum of products that are unpacked, and the others.
 
-    `axes` are those that they depend on, outputs first; `run` are those along which small numbers
-    lie in blocks.
+    `axes` are those that they depend on, outputs first.
     """
 
     reduce: UOp
     factors: tuple[UOp, ...]
     others: tuple[UOp, ...]
     axes: tuple[UOp, ...]
-    run: tuple[UOp, ...]
     # Results that each element serves.
     uses: int
 
@@ -77,9 +75,7 @@ def operand_of(kernel: Kernel, u: UOp) -> Operand | None:
     axes = [r for r in kernel.outputs if r in inside_of] + [r for r in u.src[1:] if r in inside_of]
     others = [f for f in factors if f not in mine]
     uses = prod([size_of(r) for r in kernel.outputs if r in u.ranges and r not in inside_of])
-    blocks = {r for f in mine for r in blocks_of(f)}
-    run = tuple([r for r in axes if r in blocks])
-    return Operand(u, tuple(mine), tuple(others), tuple(axes), run, uses)
+    return Operand(u, tuple(mine), tuple(others), tuple(axes), uses)
 
 
 def is_byte(u: UOp) -> bool:

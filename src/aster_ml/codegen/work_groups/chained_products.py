@@ -29,9 +29,9 @@ from aster_ml.uop.ranges import size_of
 
 
 class ChainBuilder(Protocol):
-    """Builds a kernel: `turn` is its loop over an axis, `tile` how many steps of it a turn has."""
+    """Builds a kernel: `loop` is over tiles of an axis, of which each has `tile` steps."""
 
-    turn: UOp
+    loop: UOp
     tile: int
 
     def build(self) -> UOp:
@@ -101,7 +101,7 @@ def build_chain(kernel: Kernel, target: Target) -> None:
         stages, tiles = copies.count, ceildiv(size_of(found.axis), builder.tile)
         if tiles < stages:
             raise KernelOptError(f"{stages} stages are more than the {tiles} tiles of the loop")
-        kernel.add(replace(copies, axis=builder.turn.arg.id))
+        kernel.add(replace(copies, axis=builder.loop.arg.id))
     elif core.in_group:
         raise KernelOptError(f"{core.name} wants PIPELINE copies or PIPELINE producer")
     kernel.sink = builder.build()

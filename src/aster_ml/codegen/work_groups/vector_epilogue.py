@@ -13,7 +13,7 @@ why: the registers of a warp have 8 neighbours side by side, which of 16 bits ar
 from __future__ import annotations
 
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.plans import ResultTile
+from aster_ml.codegen.plans import ResultsOverOperands
 from aster_ml.codegen.staging.stage import new_stage, position
 from aster_ml.codegen.work_groups.numbering import items_in
 from aster_ml.codegen.work_groups.swizzle import xor_of_rows
@@ -71,8 +71,7 @@ def store_pieces(
     if run % lanes or run * rows % (n_items * lanes) or result.near.size % lanes:
         raise refuse_result(core, "results are no whole pieces of 16 bytes for each work-item")
     own = [u for u in kernel.facts.order if u.op is Ops.DEFINE_LOCAL and not u.arg.private]
-    leaving = kernel.plan(ResultTile)
-    over = tuple([u.arg.id for u in own]) if leaving is not None and leaving.over else ()
+    over = tuple([u.arg.id for u in own]) if kernel.plan(ResultsOverOperands) is not None else ()
     local = new_stage(
         kernel.facts.order, value.dtype, size=run * rows,
         xor=xor_of_rows(run, value.dtype.itemsize), over=over,

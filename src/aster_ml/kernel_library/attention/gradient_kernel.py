@@ -104,12 +104,12 @@ class SlopeBuilder(Builder):
         """Whether powers of keys before a row are 0, which are queries then."""
         return bool(self.parts.is_nothing(self.parts.keys, self.parts.rows))
 
-    def turns(self, block: UOp, height: int) -> UOp:
+    def iterations(self, block: UOp, height: int) -> UOp:
         """Number of tiles for a block: with a triangular mask those that have exponentials."""
-        turns = super().turns(block, height)
+        iterations = super().iterations(block, height)
         if not self.begins_at_row:
-            return turns
-        return simplify(index_alu(Ops.SUB, turns, self.first_tile(index_times(block, height))))
+            return iterations
+        return simplify(index_alu(Ops.SUB, iterations, self.first_tile(index_times(block, height))))
 
     def first_tile(self, start: UOp) -> UOp:
         """The tile of the first row of a block; of rows behind all keys the last."""
@@ -121,7 +121,7 @@ class SlopeBuilder(Builder):
 
     def build(self) -> UOp:
         """The graph."""
-        parts, core, tile = self.parts, self.core, self.turn
+        parts, core, tile = self.parts, self.core, self.loop
         if self.begins_at_row:
             tile = index_alu(Ops.ADD, tile, self.first_tile(self.start))
         first = index_times(tile, self.tile)

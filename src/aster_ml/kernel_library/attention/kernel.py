@@ -142,7 +142,7 @@ class Builder:
         whole = first or new(count, AxisType.GLOBAL)
         self.item = new(core.warp * self.warps, AxisType.LOCAL)
         self.outside = taken_apart(whole, others)
-        self.turn = new(self.turns(block, height), AxisType.LOOP)
+        self.loop = new(self.iterations(block, height), AxisType.LOOP)
         # Bits of registers, by their words: rows of all products, keys, places along a head, of
         # which the sum of scores has some and results have others.
         a, c, scores = core.bits("a")[1], core.bits("c")[1], self.score_core.bits("c")[1]
@@ -174,7 +174,7 @@ class Builder:
         start = index_alu(Ops.ADD, self.start, index_times(self.warp, core.size("m")))
         self.row = index_alu(Ops.ADD, start, self.along("c", "m", self.row_bits))
 
-    def turns(self, block: UOp, height: int) -> UOp:
+    def iterations(self, block: UOp, height: int) -> UOp:
         """Number of tiles of keys for a block: with a triangular mask those up to its last row.
 
         why: of the others each power is 0
@@ -283,7 +283,7 @@ class Builder:
 
     def fill(self) -> None:
         """Fills local memory with the keys and values of a tile."""
-        parts, first = self.parts, index_times(self.turn, self.tile)
+        parts, first = self.parts, index_times(self.loop, self.tile)
         self.keys = self.staged(parts.k, parts.keys, parts.depth, first, self.tile)
         self.values = self.staged(parts.v, parts.keys, parts.columns, first, self.tile)
         self.barrier = UOp(Ops.BARRIER, dtypes.void, (self.keys.fill, self.values.fill))
@@ -332,12 +332,12 @@ class Builder:
         return memory, memory.index(position(self.rows)).store(first).end(*self.rows)
 
     def now(self, memory: UOp, init: UOp, axes: tuple[UOp, ...] | None = None) -> UOp:
-        """Content of memory at the beginning of a turn of the loop over tiles."""
-        return self.loaded(memory.after(init, self.turn), self.rows if axes is None else axes)
+        """Content of memory at the beginning of an iteration of the loop over tiles."""
+        return self.loaded(memory.after(init, self.loop), self.rows if axes is None else axes)
 
     def changed(self, memory: UOp, value: UOp, axes: tuple[UOp, ...]) -> UOp:
-        """Content of memory at the end of a turn."""
-        return memory.index(position(axes)).store(value).end(self.turn, *axes)
+        """Content of memory at the end of an iteration."""
+        return memory.index(position(axes)).store(value).end(self.loop, *axes)
 
     @staticmethod
     def loaded(memory: UOp, axes: tuple[UOp, ...]) -> UOp:
@@ -414,7 +414,7 @@ class Builder:
     def of_rows(self, load: UOp, depth: UOp, piece: UOp, anew: bool) -> UOp:
         """An operand A: each warp has rows of its own, which stay in registers.
 
-        With `anew` they stay in local memory, from where each turn takes them.
+        With `anew` they stay in local memory, from where each iteration takes them.
         """
         core, rows = self.core, self.parts.rows
         height = self.warps * core.size("m")
@@ -422,7 +422,7 @@ class Builder:
         if self.loads_matrices and 2 * room <= self.target.local_bytes:
             tile = self.staged(load, rows, depth, self.start, height)
             ready = UOp(Ops.BARRIER, dtypes.void, (tile.fill,))
-            after = (ready, self.turn) if anew else (ready,)
+            after = (ready, self.loop) if anew else (ready,)
             first = [index_times(self.warp, core.size("m"))], index_times(piece, self.step)
             return self.read("a", tile, after, "mk", self.lanes_of(scores=True), first)
         at = index_sum([index_times(piece, self.step), self.along("a", "k", self.depth_bits)])
@@ -486,7 +486,7 @@ class Builder:
     def score(self, scores: UOp) -> UOp:
         """Computes what the kernel makes of a score, at the place where a work-item has it."""
         parts = self.parts
-        key, inside = self.key_of(self.turn)
+        key, inside = self.key_of(self.loop)
         place = {**self.outside, parts.rows: self.row, parts.keys: key, parts.scores: scores}
         ends = frozenset({parts.scores})
         self.mask_loads([parts.score], ends, place, [inside, self.row_gate])

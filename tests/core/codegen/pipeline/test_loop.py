@@ -68,7 +68,7 @@ def test_programs_give_what_numpy_gives(stages: int) -> None:
     linear = program(f"{TILE} PIPELINE(r2,{stages},copies)")
     assert [u.arg for u in linear.uops if u.op is Ops.WAIT] == [stages - 2, 0]
     assert sum(1 for u in linear.uops if u.op is Ops.COMMIT) == stages
-    # One barrier a turn, where there were two.
+    # One barrier an iteration, where there were two.
     assert sum(1 for u in linear.uops if u.op is Ops.BARRIER) == 1
     assert interpreted(linear)
 
@@ -97,8 +97,8 @@ def test_without_copies_of_their_own_loads_wait_in_registers() -> None:
     assert {Ops.COMMIT, Ops.WAIT}.isdisjoint(found)
     # Loaded before the barrier, stored behind what reads the other stage.
     start = next(i for i, u in enumerate(linear.uops) if u.op is Ops.RANGE and u.arg.id == 2)
-    turn = [op for op in found[start:] if op in (Ops.BARRIER, Ops.ACCUMULATE, Ops.STORE)]
-    assert turn[:3] == [Ops.BARRIER, Ops.ACCUMULATE, Ops.STORE]
+    iteration = [op for op in found[start:] if op in (Ops.BARRIER, Ops.ACCUMULATE, Ops.STORE)]
+    assert iteration[:3] == [Ops.BARRIER, Ops.ACCUMULATE, Ops.STORE]
     assert interpreted(linear)
     with pytest.raises(KernelOptError, match="wants 2 stages where what is loaded waits in"):
         program(f"{TILE} PIPELINE(r2,3,copies)", PLAIN)

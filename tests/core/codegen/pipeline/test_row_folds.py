@@ -79,14 +79,14 @@ def test_an_axis_without_two_folds_is_refused() -> None:
 
 def test_other_loops_are_refused() -> None:
     x = memory(64, 512)
-    # Other turns; lanes of results, which share no number; no such loop.
+    # Other iterations; lanes of results, which share no number; no such loop.
     for t, text, axis in (
         (x.std(1), "VECTOR(1,16) VECTOR(2,8)", 0),
         (x.std(0), "VECTOR(0,16)", 0),
         (x.std(1), LANES, 99),
     ):
         linear, _ = lower(kernel_of(t), CPU, parse_opts(text))
-        with pytest.raises(KernelOptError, match="folds of as many turns"):
+        with pytest.raises(KernelOptError, match="folds of as many iterations"):
             fold_early(linear, axis)
 
 

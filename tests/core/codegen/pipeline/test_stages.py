@@ -1,4 +1,4 @@
-"""Where warps meet between the parts of a turn, against all orders of what two warps may do."""
+"""Where warps meet between parts of an iteration, against all orders of what two warps may do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aster_ml.codegen.pipeline.stages import Part, meetings
 # By letter: fills stages, reads them, does neither.
 KINDS = {"f": (True, False), "r": (False, True), "-": (False, False)}
 ORDERS = ["".join(p) for n in (1, 2, 3, 4) for p in product(KINDS, repeat=n) if {"f", "r"} <= {*p}]
-TURNS = 12
+ITERATIONS = 12
 
 
 def parts_of(order: str, stages: int) -> list[Part]:
@@ -28,17 +28,17 @@ def is_safe(order: str, stages: int, before: set[int], counts_bytes: bool) -> bo
     """
     at: dict[tuple[str, int], list[int]] = {}
     met, now = [], 0
-    for loop in range(TURNS):
+    for loop in range(ITERATIONS):
         for i, part in enumerate(parts_of(order, stages)):
             if i in before:
                 met.append(now)
                 now += 1
             at.setdefault((order[i], loop + part.ahead), []).append(now)
             now += 1
-    for turn in range(stages, TURNS - 1):
-        reads, fills = at.get(("r", turn), []), at.get(("f", turn), [])
+    for iteration in range(stages, ITERATIONS - 1):
+        reads, fills = at.get(("r", iteration), []), at.get(("f", iteration), [])
         pairs = [] if counts_bytes else [(f, r) for f in fills for r in reads]
-        pairs += [(r, f) for r in reads for f in at.get(("f", turn + stages), [])]
+        pairs += [(r, f) for r in reads for f in at.get(("f", iteration + stages), [])]
         if not all([any(first < m < second for m in met) for first, second in pairs]):
             return False
     return True
@@ -58,15 +58,15 @@ def test_warps_meet_as_often_as_they_must(stages: int, counts_bytes: bool) -> No
 def test_a_meeting_waits_for_the_copies_that_are_read_behind_it(stages: int) -> None:
     for order in [o for o in ORDERS if o.count("f") == 1]:
         found = meetings(parts_of(order, stages), counts_bytes=False)
-        # As many groups as a prologue begins; a turn that was read was waited for, and no other.
+        # As many groups as a prologue begins; what an iteration reads was waited for, and no more.
         begun, there = stages - 1, 0
-        for turn in range(TURNS):
+        for iteration in range(ITERATIONS):
             for i, kind in enumerate(order):
                 left = found.get(i)
                 if left is not None:
                     there = max(there, begun - left)
                 if kind == "r":
-                    assert there == turn + 1, order
+                    assert there == iteration + 1, order
                 begun += kind == "f"
 
 

@@ -94,7 +94,7 @@ class Tiles:
         self.panel_nbytes = 0 if panel is None else panel_nbytes(kernel, panel)
         self.max_nbytes = max_nbytes(plan.target)
         # The same of panels of unpacked numbers, of each operand.
-        memory = {p.operand.memory for p in kernel.plans_of(UnpackedOperand)}
+        memory = {p.memory for p in kernel.plans_of(UnpackedOperand)}
         self.unpacked = [
             (frozenset(a.strides), iterations(panel_axes(kernel, a)) * a.buffer.dtype.itemsize)
             for a in plan.accesses

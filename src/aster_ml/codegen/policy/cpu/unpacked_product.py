@@ -124,7 +124,7 @@ def share_rows(plan: Plan) -> None:
 def order_for_unpacked(plan: Plan) -> None:
     """The loops that a panel of unpacked numbers changes with come first: it is filled seldom."""
     kernel = plan.kernel
-    memory = {p.operand.memory for p in kernel.plans_of(UnpackedOperand)}
+    memory = {p.memory for p in kernel.plans_of(UnpackedOperand)}
     walked = {r for a in plan.accesses if a.buffer in memory for r in a.strides}
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
     if memory:
