@@ -7,6 +7,7 @@ is decided in `cpu/heuristic` and `gpu/heuristic`; which may be asked for by han
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import WAYS, Opt, OptOps, axis_name, wanted_of
@@ -39,15 +40,26 @@ from aster_ml.codegen.tails import (
     split_lanes,
 )
 from aster_ml.codegen.transforms.k_blocking import block_in_output, block_rows, block_wide
-from aster_ml.codegen.work_groups.chained_products import chain_products, producer_kind
-from aster_ml.codegen.work_groups.tensor_cores import use_tensor_core
-from aster_ml.codegen.work_groups.tile_order import join_blocks, loop_over_tiles, order_tiles
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
+from aster_ml.late import late_function
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType
 from aster_ml.uop.ranges import size_of
 from aster_ml.watch import WATCHERS
+
+# Kernels of a CPU have no work-groups.
+if TYPE_CHECKING:
+    from aster_ml.codegen.work_groups.chained_products import chain_products, producer_kind
+    from aster_ml.codegen.work_groups.tensor_cores import use_tensor_core
+    from aster_ml.codegen.work_groups.tile_order import join_blocks, loop_over_tiles, order_tiles
+else:
+    chain_products = late_function("codegen.work_groups.chained_products", "chain_products")
+    producer_kind = late_function("codegen.work_groups.chained_products", "producer_kind")
+    use_tensor_core = late_function("codegen.work_groups.tensor_cores", "use_tensor_core")
+    join_blocks = late_function("codegen.work_groups.tile_order", "join_blocks")
+    loop_over_tiles = late_function("codegen.work_groups.tile_order", "loop_over_tiles")
+    order_tiles = late_function("codegen.work_groups.tile_order", "order_tiles")
 
 # What can be said of chained products.
 AFTER_CHAIN = ("PIPELINE copies", "PIPELINE producer")

@@ -9,6 +9,7 @@ its function. `docs/reference/passes.md` is made from this page.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from aster_ml.codegen.apply import apply
 from aster_ml.codegen.decompose.ops import decompose_kernel
@@ -60,16 +61,24 @@ from aster_ml.codegen.transforms.trip_counts import limit_reductions
 from aster_ml.codegen.transforms.unpacked import is_unpacked, split_at_blocks
 from aster_ml.codegen.transforms.unroll_stacks import share_loads
 from aster_ml.codegen.transforms.wide_fields import widen_fields
-from aster_ml.codegen.work_groups.chained_products import build_chain
-from aster_ml.codegen.work_groups.shared_memory import build_blocks
-from aster_ml.codegen.work_groups.tma_epilogue import drain_boxes
 from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS
+from aster_ml.late import late_function
 from aster_ml.target import INTERPRETER, Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.passes import Pass, PassClock
 from aster_ml.watch import WATCHERS
+
+# Kernels of a CPU have no work-groups.
+if TYPE_CHECKING:
+    from aster_ml.codegen.work_groups.chained_products import build_chain
+    from aster_ml.codegen.work_groups.shared_memory import build_blocks
+    from aster_ml.codegen.work_groups.tma_epilogue import drain_boxes
+else:
+    build_chain = late_function("codegen.work_groups.chained_products", "build_chain")
+    build_blocks = late_function("codegen.work_groups.shared_memory", "build_blocks")
+    drain_boxes = late_function("codegen.work_groups.tma_epilogue", "drain_boxes")
 
 
 def on_cpu(kernel: Kernel, target: Target) -> bool:

@@ -7,6 +7,7 @@ say the tables in `schedule/plan` and `codegen/passes`.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 import time
@@ -47,7 +48,7 @@ class Pass(NamedTuple):
     @property
     def does(self) -> str:
         """Sentence that says what the pass does."""
-        return (self.run.__doc__ or "").partition("\n")[0]
+        return (inspect.unwrap(self.run).__doc__ or "").partition("\n")[0]
 
 
 @dataclass
