@@ -19,8 +19,9 @@ from aster_ml.dtype import DTypeLike, dtypes, to_dtype
 from aster_ml.elsewhere import TENSOR, hint
 from aster_ml.engine import history, storage
 from aster_ml.engine.launch import is_recording
-from aster_ml.engine.realize import SHOWING, realize_uops, schedule_uops, settle
-from aster_ml.engine.session import memory_now, realize_seen
+from aster_ml.engine.realize import realize_uops, schedule_uops
+from aster_ml.engine.realized import SHOWING, find_realized, ready_buffer
+from aster_ml.engine.recorded import run_recorded
 from aster_ml.errors import (
     DTypeError,
     GradientError,
@@ -175,7 +176,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
     def realize(self, *lst: Tensor, do_update_stats: bool = True) -> Self:
         """Computes self and the others together; afterwards each is memory. Returns self."""
         if not lst and not self._requires_grad and self._cell is None and not history.CUT:
-            memory = realize_seen(self)
+            memory = run_recorded(self)
             if memory is not None:
                 self.uop = memory
                 REALIZED.add(memory.base)
@@ -231,7 +232,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
                 wake(self)
             elif self._cell is not None:
                 self._cell.root = memory
-            whole = None if self._steps is None else settle(self._whole)
+            whole = None if self._steps is None else find_realized(self._whole)
             if whole is None or whole.base is not memory.base:
                 note_memory(node, memory)
 
@@ -291,7 +292,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
         if self.device.startswith("DISK") and not is_stored(self.uop):
             return self.to("CPU")._memory()
         if self._requires_grad != WRITTEN and self._cell is None and not history.CUT:
-            held = memory_now(self.uop)
+            held = ready_buffer(self.uop)
             if held is not None:
                 return held
         if self._requires_grad == WRITTEN or (self._requires_grad and not is_stored(self.uop)):
@@ -302,7 +303,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
                 return storage.buffer_of(node.base).ensure_allocated()
         self.realize()
         # What gradients still need has kept its node, with its memory beside it.
-        found = settle(self.uop)
+        found = find_realized(self.uop)
         shown = self.uop if found is None else found
         if is_stored(shown):
             return storage.buffer_of(shown.base).ensure_allocated()

@@ -16,7 +16,7 @@ from aster_ml.dtype import FLOAT_BITS, DType, can_lossless_cast, dtypes
 from aster_ml.engine import storage
 from aster_ml.engine.history import ASSIGNED, PASTS, has_past
 from aster_ml.engine.readers import enter_new, shown_above
-from aster_ml.engine.realize import settle
+from aster_ml.engine.realized import find_realized
 from aster_ml.errors import DeviceError, DTypeError, ShapeError, UnsupportedError
 from aster_ml.helpers import prod
 from aster_ml.ops import Self
@@ -332,7 +332,7 @@ def place_to_write(self: Self) -> UOp:
         take_private_copy(node)
     forget_origins(whole)
     # Writes that have happened are left out, unless gradients follow them.
-    found = None if self._requires_grad else settle(whole)
+    found = None if self._requires_grad else find_realized(whole)
     return whole if found is None else found
 
 
