@@ -25,7 +25,7 @@ from aster_ml.late import late
 from aster_ml.schedule.capture import Captured
 from aster_ml.schedule.handwritten import as_kernel
 from aster_ml.schedule.steps import Schedule, Step
-from aster_ml.thread_state import ENGINE, HERE, take_turn
+from aster_ml.thread_state import ENGINE, STATE, take_turn
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, RunArg
@@ -248,7 +248,7 @@ class PendingSchedule:
         if self.begun:
             return
         self.begun = True
-        for observer in HERE.observers if CAPTURING else ():
+        for observer in STATE.observers if CAPTURING else ():
             nodes = [UOp(Ops.BUFFER, dtype, (), arg) for dtype, arg in self.nodes]
             filled = [self.table[i].is_allocated() for i in range(len(nodes))]
             for b in self.table.values():

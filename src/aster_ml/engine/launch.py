@@ -26,7 +26,7 @@ from aster_ml.errors import ArgumentError, DeviceError
 from aster_ml.helpers import colored
 from aster_ml.late import late
 from aster_ml.schedule.steps import Schedule, Step
-from aster_ml.thread_state import HERE, mark
+from aster_ml.thread_state import STATE, mark
 from aster_ml.uop.evaluate import evaluate_expr
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -279,13 +279,13 @@ class Observer(Protocol):
 
 def observe(observers: list[Observer]) -> None:
     """Who observes what this thread runs, from now on."""
-    HERE.observers = observers
+    STATE.observers = observers
     mark("observers", len(observers))
 
 
 def is_recording() -> bool:
     """Whether a jitted function is being recorded, in this thread."""
-    observers = HERE.observers
+    observers = STATE.observers
     return bool(observers) and observers[-1].records and bool(CAPTURING)
 
 
@@ -297,7 +297,7 @@ def run_schedule(
 ) -> None:
     """Runs every step in order. `nodes` are those of the arguments, for recordings."""
     bound = bind(schedule)
-    observers = HERE.observers
+    observers = STATE.observers
     own = observers[-1].arenas if observers and observers[-1].records else None
     table = allocate_temporaries(bound, own)
     filled = [b.is_allocated() for b in arguments] if observers else ()

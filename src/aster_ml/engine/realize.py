@@ -47,7 +47,7 @@ from aster_ml.schedule.steps import Schedule
 from aster_ml.schedule.work import Plainness, Workers
 from aster_ml.target import Target
 from aster_ml.target.tensor_cores import chained_dtypes
-from aster_ml.thread_state import ENGINE, HERE, take_turn
+from aster_ml.thread_state import ENGINE, STATE, take_turn
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops, RunArg
@@ -90,7 +90,7 @@ class Request:
         value = u
         while value.op in MARKS:
             value = value.src[0]
-        known = storage.STAND_INS.data
+        known = storage.REALIZED_VIEWS.data
         if value.op in SEEN_THROUGH or weakref.ref(u) in known or weakref.ref(value) in known:
             if find_realized(u) is not None:
                 return
@@ -118,10 +118,10 @@ class Request:
                 f"the DISK device computes nothing: move the tensor first, "
                 f"x.to('CPU') (asked for {u!r})"
             )
-        number = None if HERE.observers else number_of(u)
+        number = None if STATE.observers else number_of(u)
         if number is not None:
             # Counters are other numbers at each step; the schedule of the rest must not change.
-            storage.set_stand_in(u, number_like(u, number))
+            storage.set_realized_view(u, number_like(u, number))
             return
         x = u
         while x.op in ALIKE or (x.op in MOVEMENT and x.op is not Ops.EXPAND):
@@ -293,7 +293,7 @@ def prepare(nodes: list[UOp], take: Take | None = None, fills: bool = False) -> 
     if captured is None or request.assigns:
         captured = capture(request.fresh, request.assigns, storage.realized_view)
     schedule = CACHES.find_schedule(captured)
-    if schedule is None and not HERE.observers:
+    if schedule is None and not STATE.observers:
         moved = with_variables(captured, CACHES.offsets_of)
         if moved is not captured:
             captured, schedule = moved, CACHES.find_schedule(moved)
@@ -341,7 +341,7 @@ def realize_uops(nodes: list[UOp], times: int = 1, later: Later | None = None) -
             if storage.DUE.data and later is None:
                 run_due([b for u in found for b in storage.buffers_below(u)])
             return found
-        if (observers := HERE.observers) and observers[-1].outside:
+        if (observers := STATE.observers) and observers[-1].outside:
             realize_outside(nodes)
         if later is None:
             early = compiling.EarlyKernels()
@@ -400,7 +400,7 @@ def planned(captured: Captured, take: Take | None) -> Schedule:
         schedule = take_plainer_way("plan", captured.body, None, error, ways)
     # What is observed (a function that is jitted) runs twice before it is recorded, and a schedule
     # that is made anew counts as another.
-    CACHES.put_schedule(captured, schedule, again=bool(HERE.observers))
+    CACHES.put_schedule(captured, schedule, again=bool(STATE.observers))
     return schedule
 
 
@@ -467,7 +467,7 @@ def compute_parts(nodes: list[UOp], compute: Callable[[list[UOp]], list[UOp]]) -
         if u.op is Ops.AFTER and have_happened(u):
             place = find_memory(u)
             if place is not None:
-                storage.set_stand_in(u, place)
+                storage.set_realized_view(u, place)
                 u._at = time + 1
     result = []
     for u in asked:
@@ -475,7 +475,7 @@ def compute_parts(nodes: list[UOp], compute: Callable[[list[UOp]], list[UOp]]) -
         if found is None:
             memory = [made[part] for part in parts(u)]
             found = memory[0] if len(memory) == 1 else memory[0].beside(memory[1:], u.axis)
-            storage.set_stand_in(u, found)
+            storage.set_realized_view(u, found)
             u._at = time
         result.append(found)
     return result[: len(nodes)]
@@ -503,7 +503,7 @@ def realize_outside(nodes: list[UOp]) -> None:
     Their values are fixed, so a recording has to read them and must not make them anew; and effects
     that were pending before must run once, not with every replay.
     """
-    observers = HERE.observers
+    observers = STATE.observers
     outside = {u for u in observers[-1].outside if storage.realized_view(u) is None}
     if not outside:
         return

@@ -10,7 +10,7 @@ from aster_ml.device import Buffer
 from aster_ml.engine import storage
 from aster_ml.engine.calls import PENDING
 from aster_ml.schedule.rewrites.copies import DATA_ONLY
-from aster_ml.thread_state import HERE
+from aster_ml.thread_state import STATE
 from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
@@ -117,7 +117,7 @@ def memory_of(u: UOp) -> UOp:
 
 def ready_buffer(u: UOp) -> Buffer | None:
     """The memory that a node shows whole, where nothing is to be computed or written before."""
-    if HERE.observers or PENDING or storage.DUE.data or WATCHERS:
+    if STATE.observers or PENDING or storage.DUE.data or WATCHERS:
         return None
     while (u.op is Ops.RESHAPE and len(u.src) == 1) or u.op is Ops.NAME:
         u = u.src[0]

@@ -25,7 +25,7 @@ from aster_ml.engine.caches import CACHES, Mark
 from aster_ml.engine.calls import PENDING
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.launch import Bound, call_of, graph_of
-from aster_ml.thread_state import ENGINE, HERE, take_turn
+from aster_ml.thread_state import ENGINE, STATE, take_turn
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
@@ -114,7 +114,7 @@ def form_of(root: UOp) -> tuple[tuple[Any, ...], list[UOp]] | None:
 
 def settings_now() -> object | None:
     """Stands for the settings of now in forms; None where the long way has to go."""
-    keys = HERE.stage_keys
+    keys = STATE.stage_keys
     if STAGE not in keys:
         key = (*stage_key("schedule"), *stage_key("codegen"))
         keys[STAGE] = None if DEBUG or SPEC else CACHES.settings.setdefault(key, object())
@@ -141,7 +141,7 @@ ONE_NAME = names_of_node(Alone())
 
 def run_recorded(tensor: Any) -> UOp | None:
     """Memory with the value of a tensor's node, where a graph of its form is known."""
-    if HERE.observers or PENDING or storage.DUE.data or WATCHERS:
+    if STATE.observers or PENDING or storage.DUE.data or WATCHERS:
         return None
     with ENGINE:
         take_turn()

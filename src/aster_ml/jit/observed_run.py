@@ -22,7 +22,7 @@ from aster_ml.ops.handle import Touched, own_memory
 from aster_ml.ops.live import LIVE, live_handles, wake
 from aster_ml.ops.views import Cell, new_cell
 from aster_ml.tensor import Tensor
-from aster_ml.thread_state import HERE, others_run
+from aster_ml.thread_state import STATE, others_run
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
@@ -91,19 +91,19 @@ class Run:
         tensors = self.inputs.tensors
         before = [t.uop for t in tensors]
         views = [substitute(u, self.places) for u in before] if self.records else before
-        outer, observers = HERE.note_draw, HERE.observers
+        outer, observers = STATE.note_draw, STATE.observers
 
         def note_draw(state: UOp, count: int) -> None:
             self.note_draw(state, count)
             if outer is not None:
                 outer(state, count)
 
-        seeded = HERE.seeded
+        seeded = STATE.seeded
         apart = self.set_apart() if self.records else []
         for t, u in zip(tensors, views):
             t.uop = u
             wake(t)
-        HERE.note_draw = note_draw
+        STATE.note_draw = note_draw
         observe([*observers, self.recorder])
         try:
             result = self.run_alone(function, args, kwargs)
@@ -144,13 +144,13 @@ class Run:
             raise
         finally:
             observe(observers)
-            HERE.note_draw = outer
+            STATE.note_draw = outer
             for t, view, u in zip(tensors, views, before):
                 t.uop = u if t.uop is view else t.uop
                 wake(t)
             self.put_together(apart)
         self.restore([*tensors, *self.outputs])
-        if self.records and HERE.seeded != seeded:
+        if self.records and STATE.seeded != seeded:
             raise JitError(
                 "the random seed is set inside of a jitted function: replays go on "
                 "with new numbers; call Tensor.manual_seed outside"

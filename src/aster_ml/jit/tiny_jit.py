@@ -288,7 +288,7 @@ class TinyJit(Generic[T]):
         result = recording.run(inputs, written)
         if recording.is_pure and not recording.is_bound:
             again = FastPath(recording)
-            self.again = again if again.learn(args, kwargs, inputs) else None
+            self.again = again if again.remember_call(args, kwargs, inputs) else None
         return result
 
     def key_of(self, inputs: Inputs) -> tuple[Any, ...]:

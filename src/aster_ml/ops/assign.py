@@ -292,14 +292,14 @@ def write(self: Self, value: UOp, spans: list[Span] | None = None) -> None:
         return
     self._leave()
     if self._requires_grad is not True:
-        self._former = None
+        self._old_nodes = None
     # What gradients may still need is not written over.
     is_kept = bool(PASTS.data) and has_past(self._whole)
     if self._steps is None and spans is None and (is_kept or not is_view(self._whole)):
-        self._note_former()
+        self._note_old_nodes()
         # What has no memory becomes another value; of memory that others name, a copy.
         self._whole = own_memory(value, self.device) if shows_memory(value) else value
-        if self._former is not None:
+        if self._old_nodes is not None:
             ASSIGNED.add(self.uop)
         return
     place = place_to_write(self)
@@ -318,7 +318,7 @@ def write(self: Self, value: UOp, spans: list[Span] | None = None) -> None:
     if value.dtype is not place.dtype:
         value = UOp(Ops.BITCAST, place.dtype, (value,))
     if target is None:
-        target, value = place, laid_in(self, place, value)
+        target, value = place, value_in_layout(self, place, value)
     self._whole = place.after(target.store(value))
 
 
@@ -326,7 +326,7 @@ def place_to_write(self: Self) -> UOp:
     """The memory of what self is a view of, which nobody else names, as it is now."""
     whole = without_detach(self._whole)
     if not is_view(whole) or is_shared(self) or (PASTS.data and has_past(whole)):
-        self._note_former()
+        self._note_old_nodes()
         return own_memory(whole, self.device)
     for node in buffers_of(whole):
         take_private_copy(node)
@@ -336,7 +336,7 @@ def place_to_write(self: Self) -> UOp:
     return whole if found is None else found
 
 
-def laid_in(self: Self, place: UOp, value: UOp) -> UOp:
+def value_in_layout(self: Self, place: UOp, value: UOp) -> UOp:
     """The whole `place` with `value` in it where self shows it."""
     places = places_in(place.shape, self._steps)
     count = prod(place.shape)
