@@ -95,7 +95,7 @@ def make_counters(tensor: Any) -> dict[str, Callable[[], int]]:
     return {
         "build": build,
         "realize": lambda: count_calls(warm()),
-        "launch": lambda: len(stack_at(warm(), "Program.__call__", "realize_seen")),
+        "launch": lambda: len(stack_at(warm(), "Program.__call__", "run_recorded")),
         "render": render,
     }
 

@@ -107,7 +107,7 @@ def check_close(what: str, got: float, wanted: float) -> None:
 
 def count_live(library: Library) -> tuple[int, int]:
     """Live nodes and bytes of device memory, of Aster, without the schedules in their cache."""
-    importlib.import_module("aster_ml.schedule.plan").CACHE.clear()
+    importlib.import_module("aster_ml.engine.caches").CACHES.forget_schedules()
     gc.collect()
     nodes = importlib.import_module("aster_ml.uop.interned").NODES
     return len(nodes), library.module.GlobalCounters.mem_used

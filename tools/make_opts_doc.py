@@ -21,7 +21,7 @@ from aster_ml.engine.realize import schedule_uops
 from aster_ml.helpers import prod
 from aster_ml.renderer.c import CRenderer
 from aster_ml.schedule.capture import capture
-from aster_ml.schedule.plan import plan, result_of
+from aster_ml.schedule.plan import plan
 from aster_ml.schedule.work import Workers
 from aster_ml.target import GPU, Target
 from aster_ml.target.tensor_cores import GROUP_CORES, chained_dtypes, cuda_tensor_cores
@@ -143,7 +143,7 @@ def kernel_named(name: str) -> UOp:
             out = UOp.new_buffer("CPU", prod(value.shape), value.dtype)
             stored = out._mop(Ops.RESHAPE, value.shape).store(value)
             workers = Workers(1, 1, 1, 0, chained_dtypes(GROUPS.tensor_cores))
-            schedule = result_of(plan(capture([stored], [], lambda u: None), lambda _: workers))
+            schedule = plan(capture([stored], [], lambda u: None), lambda _: workers)
         else:
             schedule, _ = schedule_uops([value])
     return next(step.ast for step in schedule.steps if step.ast is not None)

@@ -6,6 +6,7 @@ and why it stands where it stands.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -55,7 +56,7 @@ def row(step: Pass) -> str:
         when = f"kernels with a plan {' or '.join(kind.__name__ for kind in step.carries_out)}"
     when = when.rstrip(".").replace("Kernels", "kernels", 1)
     needed = " *(needed)*" if step.needed else ""
-    where = f"`{step.run.__module__.removeprefix('aster_ml.')}`"
+    where = f"`{inspect.unwrap(step.run).__module__.removeprefix('aster_ml.')}`"
     return f"| {step.name}{needed} | {step.does} | {when} | {step.why} | {where} |"
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from aster_ml import Tensor, TinyJit, nn
 from aster_ml.config import KEPT_BYTES
-from aster_ml.engine.bounds import kept_nbytes
+from aster_ml.engine.caches import CACHES
 from aster_ml.nn.state import get_parameters
 
 PARTS = 4
@@ -50,7 +50,7 @@ def shapes(most: int) -> None:
         while done < most * part // PARTS:
             done += 1
             one_shape(100 + done)
-        more, kept = resident() - begin, kept_nbytes() / 1e6
+        more, kept = resident() - begin, CACHES.nbytes / 1e6
         print(
             f"  {done:6d} shapes: {more:6.1f} MB more, {kept:6.1f} MB by the count of what is kept"
         )

@@ -24,7 +24,7 @@ from aster_ml.renderer.c import CRenderer
 from aster_ml.renderer.cuda.renderer import CudaRenderer
 from aster_ml.renderer.llvm.renderer import LLVMRenderer
 from aster_ml.schedule.capture import capture
-from aster_ml.schedule.plan import plan, result_of
+from aster_ml.schedule.plan import plan
 from aster_ml.schedule.steps import Schedule
 from aster_ml.schedule.work import Workers
 from aster_ml.target import Target
@@ -75,7 +75,7 @@ def planned(value: UOp) -> tuple[UOp, Schedule]:
     # Ids of buffers count up in a process; the printed ones start from 0.
     captured = capture([out.store(value)], [], lambda u: None)
     workers = Workers(TARGET.threads, MIN_THREAD_LENGTH, THREAD_RESULTS * TARGET.threads)
-    return captured.body, result_of(plan(captured, lambda device: workers))
+    return captured.body, plan(captured, lambda device: workers)
 
 
 def kernel_of(schedule: Schedule) -> UOp:

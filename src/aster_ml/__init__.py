@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aster_ml import plugged  # noqa: F401 (plugs in)
-from aster_ml.config import TRACEMETA, VIZ, Context, getenv
-from aster_ml.device import Device
-from aster_ml.dtype import dtypes
-from aster_ml.engine.counters import GlobalCounters
-from aster_ml.late import late
-from aster_ml.tensor import Tensor
-from aster_ml.uop.node import UOp, Variable
+from aster_ml.uop.gc_pause import uncollected
+
+with uncollected():
+    from aster_ml import plugged  # noqa: F401 (plugs in)
+    from aster_ml.config import TRACEMETA, VIZ, Context, getenv
+    from aster_ml.device import Device
+    from aster_ml.dtype import dtypes
+    from aster_ml.engine.counters import GlobalCounters
+    from aster_ml.late import late
+    from aster_ml.tensor import Tensor
+    from aster_ml.uop.node import UOp, Variable
 
 if TYPE_CHECKING:
     from aster_ml.downloads import fetch

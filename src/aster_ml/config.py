@@ -19,7 +19,7 @@ from typing import Any
 
 from aster_ml.errors import ArgumentError
 from aster_ml.plugins import ask
-from aster_ml.thread_state import HERE, mark
+from aster_ml.thread_state import STATE, mark
 
 SETTINGS: dict[str, Setting] = {}
 # Settings that programs written for another framework give; plug-ins declare them.
@@ -66,7 +66,7 @@ class Setting(threading.local):
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name == "value":
-            HERE.stage_keys = {}
+            STATE.stage_keys = {}
             if self.marked:
                 mark(self.name, value)
 
@@ -214,10 +214,10 @@ def set_value(setting: Setting, value: Any) -> None:
 
 def stage_key(stage: str) -> tuple[Any, ...]:
     """The values of all settings that affect `stage`, for its cache key."""
-    key = HERE.stage_keys.get(stage)
+    key = STATE.stage_keys.get(stage)
     if key is None:
         key = tuple([s.value for s in SETTINGS.values() if stage in s.affects])
-        HERE.stage_keys[stage] = key
+        STATE.stage_keys[stage] = key
     return key
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aster_ml.engine.observed import Observed, Ran
     from aster_ml.engine.planning import kernel_passes, plan_body, plan_for, schedule_passes
     from aster_ml.engine.program import ProgramSpec, get_program
-    from aster_ml.engine.realize import buffers_of, whole_buffer
+    from aster_ml.engine.realized import buffers_of, whole_buffer
     from aster_ml.engine.reproduce import reproduce
     from aster_ml.engine.sources import source_digest
     from aster_ml.engine.storage import buffer_of
@@ -101,7 +101,7 @@ HOMES = {
     "engine.observed": "Observed Ran",
     "engine.planning": "kernel_passes plan_body plan_for schedule_passes",
     "engine.program": "ProgramSpec get_program",
-    "engine.realize": "buffers_of whole_buffer",
+    "engine.realized": "buffers_of whole_buffer",
     "engine.reproduce": "reproduce",
     "engine.sources": "source_digest",
     "engine.storage": "buffer_of",

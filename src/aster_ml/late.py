@@ -15,6 +15,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from aster_ml.uop.gc_pause import uncollected
+
 PACKAGE = "aster_ml"
 
 
@@ -28,7 +30,8 @@ class LateModule:
         self._path = path
 
     def __getattr__(self, name: str) -> Any:
-        module = importlib.import_module(self._path)
+        with uncollected():
+            module = importlib.import_module(self._path)
         self.__dict__ = vars(module)
         # Read from the module: what it lacks is its own error.
         return getattr(module, name)

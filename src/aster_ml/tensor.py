@@ -19,8 +19,9 @@ from aster_ml.dtype import DTypeLike, dtypes, to_dtype
 from aster_ml.elsewhere import TENSOR, hint
 from aster_ml.engine import history, storage
 from aster_ml.engine.launch import is_recording
-from aster_ml.engine.realize import SHOWING, realize_uops, schedule_uops, settle
-from aster_ml.engine.session import memory_now, realize_seen
+from aster_ml.engine.realize import realize_uops, schedule_uops
+from aster_ml.engine.realized import SHOWING, find_realized, ready_buffer
+from aster_ml.engine.recorded import run_recorded
 from aster_ml.errors import (
     DTypeError,
     GradientError,
@@ -53,7 +54,7 @@ from aster_ml.ops.operations import Operations
 from aster_ml.ops.random import STREAMS, RandomMixin
 from aster_ml.ops.sizes import same_size
 from aster_ml.plugins import open_module
-from aster_ml.thread_state import HERE, Here, mark
+from aster_ml.thread_state import STATE, ThreadState, mark
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.interned import UNSET
@@ -72,7 +73,7 @@ else:
 
 def set_training(cls: type[Tensor], mode: bool) -> None:
     """Sets the mode of layers, training or not, in this thread."""
-    HERE.training = mode
+    STATE.training = mode
     mark("training", mode)
 
 
@@ -80,7 +81,7 @@ class TensorType(type):
     """Attributes of the class itself: a mode for each thread, and hints for missing names."""
 
     # Read without a call of Python.
-    training = property(attrgetter("_here.training"), set_training)
+    training = property(attrgetter("_state.training"), set_training)
 
     if not TYPE_CHECKING:
 
@@ -98,10 +99,10 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
     """
 
     __slots__ = ()
-    _here: ClassVar[Here] = HERE
+    _state: ClassVar[ThreadState] = STATE
 
     # Of the class, in truth: each thread has its own.
-    training = property(attrgetter("_here.training"))
+    training = property(attrgetter("_state.training"))
 
     def __init__(
         self,
@@ -125,7 +126,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
                     uop = uop.copy_to(place)
         self.uop = uop
         self._ref = TensorRef(self, forget)
-        self._cell = self._steps = self.grad = self._former = None
+        self._cell = self._steps = self.grad = self._old_nodes = None
         self._requires_grad = None
         LIVE[self._ref] = None
         if isinstance(data, Handle) and data.uop is uop:
@@ -175,7 +176,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
     def realize(self, *lst: Tensor, do_update_stats: bool = True) -> Self:
         """Computes self and the others together; afterwards each is memory. Returns self."""
         if not lst and not self._requires_grad and self._cell is None and not history.CUT:
-            memory = realize_seen(self)
+            memory = run_recorded(self)
             if memory is not None:
                 self.uop = memory
                 REALIZED.add(memory.base)
@@ -202,7 +203,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
             if is_made and node is not tensor.uop:
                 # No schedule computes what has no elements, but it leads on like any other value.
                 node = tensor.uop
-                storage.set_stand_in(node, new)
+                storage.set_realized_view(node, new)
             if not is_made or history.keep_past(node, wanted, rules.passes_gradient):
                 tensor._become(node, new)
 
@@ -218,8 +219,8 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
             is_apart = is_float(node) and is_detached(node)
             if is_apart or (node._at is UNSET and is_float(node)):
                 # Graphs have the node, and nothing leads from its memory to it.
-                known = [ref for ref in self._former or () if ref() is not None]
-                self._former = [*known, weakref.ref(node)]
+                known = [ref for ref in self._old_nodes or () if ref() is not None]
+                self._old_nodes = [*known, weakref.ref(node)]
             if is_apart:
                 # Its memory may lead on to what that was computed from, and so may other names.
                 memory = name_of(memory, "detached")
@@ -231,7 +232,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
                 wake(self)
             elif self._cell is not None:
                 self._cell.root = memory
-            whole = None if self._steps is None else settle(self._whole)
+            whole = None if self._steps is None else find_realized(self._whole)
             if whole is None or whole.base is not memory.base:
                 note_memory(node, memory)
 
@@ -291,7 +292,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
         if self.device.startswith("DISK") and not is_stored(self.uop):
             return self.to("CPU")._memory()
         if self._requires_grad != WRITTEN and self._cell is None and not history.CUT:
-            held = memory_now(self.uop)
+            held = ready_buffer(self.uop)
             if held is not None:
                 return held
         if self._requires_grad == WRITTEN or (self._requires_grad and not is_stored(self.uop)):
@@ -302,7 +303,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
                 return storage.buffer_of(node.base).ensure_allocated()
         self.realize()
         # What gradients still need has kept its node, with its memory beside it.
-        found = settle(self.uop)
+        found = find_realized(self.uop)
         shown = self.uop if found is None else found
         if is_stored(shown):
             return storage.buffer_of(shown.base).ensure_allocated()
@@ -592,8 +593,8 @@ def graph_names(tensor: Any) -> list[UOp]:
     if tensor._requires_grad is True:
         while tensor._steps is None and own[-1].op is Ops.AFTER:
             own.append(own[-1].src[0])
-    if tensor._former is not None:
-        own += [u for ref in tensor._former if (u := ref()) is not None]
+    if tensor._old_nodes is not None:
+        own += [u for ref in tensor._old_nodes if (u := ref()) is not None]
     # Memory stands for equal values of other tensors too, which have their own names.
     origins = [v for u in own for v in storage.origins_of(u) if not is_of_another(v, tensor)]
     names = dict.fromkeys([*own, *origins])

@@ -1,8 +1,8 @@
 """Keeps the state of one thread, and whose turn it is with what all threads share.
 
-`HERE` has for each thread whether it trains, who observes what it runs, and a token that stands for
-all of this: the same object whenever the same thread is in the same state, so that one question
-tells a call that is like the one before. Settings, each a thread's own, are in `config`.
+`STATE` is thread-local: whether the thread trains, who observes what it runs, and a token that
+stands for all of this: the same object whenever the same thread is in the same state, so that one
+question tells a call that is like the one before. Settings, each a thread's own, are in `config`.
 
 What all threads share (nodes with memory, schedules, kernels, recordings and their memory) is
 worked on by one thread at a time, which holds `ENGINE`. No function of a user runs meanwhile.
@@ -61,7 +61,7 @@ class SharedWeakSet(weakref.WeakSet[K]):
 LOOK_AGAIN_S = 2e-5
 
 
-class Here(threading.local):
+class ThreadState(threading.local):
     """The state of the thread that asks."""
 
     def __init__(self) -> None:
@@ -80,14 +80,14 @@ class Here(threading.local):
         self.token = object()
 
 
-HERE = Here()
+STATE = ThreadState()
 
 
 def mark(name: str, value: Any) -> None:
     """Notes a part of this thread's state, which has another token then."""
-    marks = HERE.marks
+    marks = STATE.marks
     marks[name] = value
-    HERE.token = HERE.tokens.setdefault(tuple(marks.items()), object())
+    STATE.token = STATE.tokens.setdefault(tuple(marks.items()), object())
 
 
 # How the names of Aster's own threads begin.

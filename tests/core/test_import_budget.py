@@ -48,6 +48,14 @@ def test_a_kernel_from_the_disk_needs_no_passes() -> None:
     assert not found & {"codegen.passes", "renderer.base", "engine.search.beam", "uop.spec.verify"}
 
 
+def test_a_kernel_of_a_cpu_needs_nothing_of_work_groups() -> None:
+    found = loaded(f"import os; os.environ['CACHE'] = '0'\n{FIRST_RESULT}")
+    assert "codegen.passes" in found
+    groups = {m for m in found if m.startswith(("codegen.work_groups.", "codegen.policy.gpu."))}
+    # Indices of all devices are lowered in one place, which knows swizzled ones.
+    assert groups <= {"codegen.work_groups.swizzle"}
+
+
 def test_names_that_are_imported_later_are_there() -> None:
     code = "import aster_ml; [getattr(aster_ml, name) for name in aster_ml.__all__]"
     assert {"jit.tiny_jit", "downloads", "trace"} <= set(loaded(code))

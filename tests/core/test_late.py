@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 
 import pytest
 
-from aster_ml.late import LateModule, late
+from aster_ml.late import LateFunction, LateModule, late
 
 
 @pytest.fixture
@@ -34,6 +35,14 @@ def test_names_are_those_of_the_module(written: str) -> None:
     assert module.number == 4
     with pytest.raises(AttributeError, match="module 'late_sample' has no attribute 'nothing'"):
         _ = module.nothing
+
+
+def test_a_function_is_imported_when_it_is_called(written: str) -> None:
+    double = LateFunction(LateModule(written), "double")
+    assert callable(double)
+    assert written not in sys.modules
+    assert double(4) == 8
+    assert inspect.unwrap(double) is sys.modules[written].double
 
 
 def test_a_module_that_is_not_there() -> None:

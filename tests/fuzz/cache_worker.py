@@ -21,9 +21,9 @@ from aster_ml.compat.disk_cache import diskcache_get, diskcache_put
 from aster_ml.config import THREADS
 from aster_ml.device import Device
 from aster_ml.engine import fallback
+from aster_ml.engine.caches import CACHES
 from aster_ml.engine.compile import compile_kernel
 from aster_ml.engine.search import beam as search
-from aster_ml.schedule.cache import CACHE
 from tests.core.kernel_checks import kernel_of, memory
 
 # Of one use; what is not damaged takes a tenth of a second and 200 MB more than there were.
@@ -96,7 +96,7 @@ def main() -> None:
     THREADS.set_for_all(1)
     Device["CPU"].prepare()
     for line in sys.stdin:
-        CACHE.clear()
+        CACHES.forget_schedules()
         number = os.fork()
         if number == 0:
             limited(line.rstrip("\n"))

@@ -16,11 +16,11 @@ import numpy as np
 
 from aster_ml import Context, Tensor
 from aster_ml.codegen.passes import lower
+from aster_ml.engine.caches import CACHES
 from aster_ml.engine.compile import render
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.runtime.cpu import device as cpu
 from aster_ml.runtime.cpu import llvm_jit
-from aster_ml.schedule.cache import CACHE
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -107,13 +107,13 @@ def tiny_caches() -> Iterator[None]:
     before = cpu.cache_bytes
     cpu.cache_bytes = caches  # type: ignore[assignment]
     cpu.cpu_target.cache_clear()
-    CACHE.clear()
+    CACHES.forget_schedules()
     try:
         yield
     finally:
         cpu.cache_bytes = before
         cpu.cpu_target.cache_clear()
-        CACHE.clear()
+        CACHES.forget_schedules()
 
 
 SETTINGS: tuple[dict[str, Any], ...] = (

@@ -17,6 +17,7 @@ import pytest
 from aster_ml import Tensor, TinyJit
 from aster_ml.engine import realize, storage
 from aster_ml.engine.readers import nodes_above
+from aster_ml.engine.realized import find_realized
 from aster_ml.errors import JitError, UnsupportedError
 from aster_ml.ops.handle import nodes_of
 from aster_ml.ops.live import LIVE
@@ -588,7 +589,7 @@ def readers_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def checked(memory: set[UOp]) -> list[UOp]:
         found = nodes_above(memory)
-        live = {u for ref in list(LIVE) for u in nodes_of(ref) if realize.settle(u) is None}
+        live = {u for ref in list(LIVE) for u in nodes_of(ref) if find_realized(u) is None}
         assert not [u for u in live.difference(found) if reads(u, memory)]
         return found
 

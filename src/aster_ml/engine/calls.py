@@ -1,9 +1,9 @@
 """Hand-written kernels: a CALL is run when somebody wants what it leaves behind.
 
 Receives tensors' nodes; runs the CALLs below them that have not run, sources first, and gives each
-the memory that it wrote as stand-in, so that the rest of the engine sees memory alone. A kernel
-writes in place: memory among its sources that it writes is overwritten, other values are copied
-beforehand.
+the memory that it wrote as realized view, so that the rest of the engine sees memory alone. A
+kernel writes in place: memory among its sources that it writes is overwritten, other values are
+copied beforehand.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Hop 5: a kernel AST and a device become a Program.
 
-Cached in memory by (AST, target, settings), and on disk by the same in a form that is equal in
-every process, together with a hash of the compiler's own source.
+Kept in memory by (AST, target, settings) (`engine.caches`), and on disk by the same in a form that
+is equal in every process, together with a hash of the compiler's own source. Kernels of a body may
+be begun while the rest of it is planned.
 """
 
 from __future__ import annotations
@@ -26,15 +27,18 @@ from aster_ml.config import (
     debug_shown,
     stage_key,
 )
+from aster_ml.device import Device
+from aster_ml.engine.caches import CACHES
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.disk_cache import DiskCache
 from aster_ml.engine.estimate import Estimates, estimate
-from aster_ml.engine.fallback import may_fall_back, tell
+from aster_ml.engine.fallback import may_fall_back, report_fallback, take_plainer_way
 from aster_ml.engine.module_batches import Batches, Draft
 from aster_ml.engine.sources import source_digest
 from aster_ml.engine.worker_pool import Job, WorkerPool
 from aster_ml.errors import DeviceError, KernelOptError
 from aster_ml.late import late
+from aster_ml.schedule.steps import FinalKernel
 from aster_ml.target import Target
 from aster_ml.uop.gc_pause import uncollected
 from aster_ml.uop.linear import Linear
@@ -83,7 +87,9 @@ class Compiled:
     static: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.static = is_static(self.launch)
+        launch = self.launch
+        sizes = (launch.n,) if isinstance(launch, ThreadParts) else launch.blocks
+        self.static = all([isinstance(size, int) for size in sizes])
 
     @property
     def nbytes(self) -> int:
@@ -103,15 +109,8 @@ RENDERERS = {
 }
 
 
-def is_static(launch: Launch) -> bool:
-    """Whether all sizes of a launch are numbers."""
-    sizes = (launch.n,) if isinstance(launch, ThreadParts) else launch.blocks
-    return all([isinstance(size, int) for size in sizes])
-
-
 # Under what a kernel is kept: its graph, the target, and all else that it depends on.
 Key = tuple[object, ...]
-MEMORY_CACHE: dict[Key, Compiled] = {}
 # Cycles of a part that leave its claim without weight, and most parts for each thread.
 PART_CYCLES, PARTS_EACH = 1 << 16, 8
 
@@ -181,6 +180,7 @@ class Compilation:
         disk_key = key_on_disk(ast, backend, opts)
         fields = self.shelf.get(disk_key, backend) if disk_key is not None else None
         if fields is not None:
+            TOTALS.disk_hits += 1
             self.found[key] = Compiled(**fields, estimates=estimate(ast), source="")
         else:
             try:
@@ -236,7 +236,8 @@ class Compilation:
         if left and not told:
             first = left[0][0][0]
             assert isinstance(first, UOp)
-            tell("compile", first, left[0][1].backend.target, error, "a module for each kernel")
+            target = left[0][1].backend.target
+            report_fallback("compile", first, target, error, "a module for each kernel")
 
 
 class Way(NamedTuple):
@@ -258,10 +259,8 @@ def search(ast: UOp, backend: Backend, target: Target) -> tuple[Opt, ...] | None
     try:
         return opts_search.find_opts(ast, backend.name, target)
     except Exception as error:
-        if not may_fall_back(error):
-            raise
-        tell("search", ast, target, error, DEFAULT.name)
-        return None
+        none = (DEFAULT.name, lambda: None)
+        return take_plainer_way("search", ast, target, error, [none])
 
 
 def write_kernel(
@@ -300,18 +299,14 @@ def write_plainly(
     Raises: that error, where it is a user's, or where no way does it.
     """
     by_hand = given or getattr(ast.arg, "opts", None) is not None
-    if not may_fall_back(error) or (by_hand and isinstance(error, KernelOptError)):
+    if by_hand and isinstance(error, KernelOptError):
         raise error
-    for way in ways:
-        try:
-            fields = write_kernel(ast, backend, target, way.opts, way.plain)
-        except Exception as again:
-            if not may_fall_back(again):
-                break
-            continue
-        tell("kernel", ast, target, error, way.name)
-        return fields
-    raise error
+
+    def write(way: Way) -> dict[str, Any]:
+        return write_kernel(ast, backend, target, way.opts, way.plain)
+
+    tried = [(way.name, functools.partial(write, way)) for way in ways]
+    return take_plainer_way("kernel", ast, target, error, tried)
 
 
 def load_alone(backend: Backend, fields: dict[str, Any]) -> Program:
@@ -324,20 +319,13 @@ def compile_plainly(ast: UOp, backend: Backend, error: Exception) -> tuple[dict[
 
     Raises: that error, where it is a user's, or where no way does it.
     """
-    if not may_fall_back(error):
-        raise error
-    target = backend.target
-    for way in WAYS:
-        try:
-            fields = write_kernel(ast, backend, target, way.opts, way.plain)
-            program = load_alone(backend, fields)
-        except Exception as again:
-            if not may_fall_back(again):
-                break
-            continue
-        tell("compile", ast, target, error, way.name)
-        return fields, program
-    raise error
+
+    def compiled(way: Way) -> tuple[dict[str, Any], Program]:
+        fields = write_kernel(ast, backend, backend.target, way.opts, way.plain)
+        return fields, load_alone(backend, fields)
+
+    tried = [(way.name, functools.partial(compiled, way)) for way in WAYS]
+    return take_plainer_way("compile", ast, backend.target, error, tried)
 
 
 def key_of(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None = None) -> Key:
@@ -355,22 +343,58 @@ def compile_kernels(
     Some may have been `begun` before.
     """
     keys = [key_of(ast, backend, opts) for ast, backend in wanted]
-    missing = {key: w for key, w in zip(keys, wanted, strict=True) if key not in MEMORY_CACHE}
+    known = CACHES.kernels.entries
+    missing = {key: w for key, w in zip(keys, wanted, strict=True) if key not in known}
+    TOTALS.kernel_hits += len(keys) - len(missing)
     if not missing:
-        return [MEMORY_CACHE[key] for key in keys]
-    found = {key: MEMORY_CACHE[key] for key in keys if key not in missing}
+        return [known[key] for key in keys]
+    found = {key: known[key] for key in keys if key not in missing}
     threads = min([backend.compile_threads for _, backend in missing.values()])
     with uncollected():
         compilation = begun or Compilation(min(threads, len(missing)) - 1)
         try:
             for key, (ast, backend) in missing.items():
                 compilation.begin(key, ast, backend, opts)
-            found |= compilation.finish(missing)
+            made = compilation.finish(missing)
         finally:
             # Before circles are looked for again: the search would go through all of it.
             compilation.close()
-    MEMORY_CACHE.update(found)
+    for key, kernel in made.items():
+        CACHES.kernels.put(key, kernel, CACHES.turn)
+    found |= made
     return [found[key] for key in keys]
+
+
+class EarlyKernels:
+    """Kernels that one call of `realize` has begun to compile while it plans."""
+
+    compilation: Compilation | None = None
+    # Kernels that could not be written.
+    failed: frozenset[Key] = frozenset()
+
+    def take(self, kernel: FinalKernel) -> None:
+        """Goes on to compile a kernel, where a thread has nothing else to do.
+
+        Not where the kernel is searched for or shown: those wait for their turn.
+        """
+        ast, backend = kernel.ast, Device[kernel.device]
+        key = key_of(ast, backend)
+        quick = key in CACHES.kernels.entries or key in self.failed
+        if backend.compile_threads < 2 or BEAM or DEBUG >= 2 or quick:
+            return
+        if self.compilation is None:
+            self.compilation = Compilation(backend.compile_threads - 1)
+        try:
+            self.compilation.begin(key, ast, backend, None)
+        except Exception:
+            # Whoever runs the kernel meets the error, which is not one of planning.
+            self.failed |= {key}
+
+    def close(self) -> None:
+        """Ends the threads, where any were begun."""
+        if self.compilation is not None:
+            self.compilation.close()
+            self.compilation = None
 
 
 def key_on_disk(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None) -> str | None:

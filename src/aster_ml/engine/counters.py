@@ -16,29 +16,23 @@ from aster_ml.config import DEBUG
 class Totals:
     """The counters themselves, in an object: what is stored in a class costs five times as much."""
 
-    __slots__ = (
-        "compile_s", "compiled_kernels", "global_mem", "global_ops", "kernel_count",
-        "schedule_hits", "schedule_misses", "schedule_s", "time_sum_s", "wait_s",
-    )  # fmt: skip
-    global_ops: int
-    global_mem: int
-    time_sum_s: float
-    kernel_count: int
-    schedule_s: float
-    compile_s: float
-    wait_s: float
-    schedule_hits: int
-    schedule_misses: int
-    compiled_kernels: int
-
-    def __init__(self) -> None:
-        self.reset()
+    global_ops: int = 0
+    global_mem: int = 0
+    time_sum_s: float = 0.0
+    kernel_count: int = 0
+    schedule_s: float = 0.0
+    compile_s: float = 0.0
+    wait_s: float = 0.0
+    graph_hits: int = 0
+    schedule_hits: int = 0
+    schedule_misses: int = 0
+    kernel_hits: int = 0
+    disk_hits: int = 0
+    compiled_kernels: int = 0
 
     def reset(self) -> None:
         """Sets every counter to zero."""
-        self.global_ops = self.global_mem = self.kernel_count = 0
-        self.time_sum_s = self.schedule_s = self.compile_s = self.wait_s = 0.0
-        self.schedule_hits = self.schedule_misses = self.compiled_kernels = 0
+        vars(self).clear()
 
 
 TOTALS = Totals()
@@ -58,7 +52,7 @@ class CounterMeta(type):
         return MEMORY.in_use()
 
 
-for _name in Totals.__slots__:
+for _name in Totals.__annotations__:
     setattr(CounterMeta, _name, counter(_name))
 
 
@@ -66,7 +60,10 @@ class GlobalCounters(metaclass=CounterMeta):
     """Totals of the process since `reset()`.
 
     `global_ops` in arithmetic operations, `global_mem` in bytes that kernels read and wrote,
-    `time_sum_s` in seconds of kernels that were timed (DEBUG=2 or more).
+    `time_sum_s` in seconds of kernels that were timed (DEBUG=2 or more). By level of
+    `engine.caches`: `graph_hits` of recorded graphs, `schedule_hits` (with those) and
+    `schedule_misses`, `kernel_hits` in memory, `disk_hits`, and `compiled_kernels` that no level
+    had.
     """
 
     global_ops: ClassVar[int]
@@ -76,8 +73,11 @@ class GlobalCounters(metaclass=CounterMeta):
     schedule_s: ClassVar[float]
     compile_s: ClassVar[float]
     wait_s: ClassVar[float]
+    graph_hits: ClassVar[int]
     schedule_hits: ClassVar[int]
     schedule_misses: ClassVar[int]
+    kernel_hits: ClassVar[int]
+    disk_hits: ClassVar[int]
     compiled_kernels: ClassVar[int]
 
     @staticmethod

@@ -14,9 +14,9 @@ import re
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aster_ml.config import SETTINGS, STRICT
 from aster_ml.errors import (
@@ -53,8 +53,10 @@ class FallbackWarning(UserWarning):
     """Aster failed inside and took a plainer way: results are right, and maybe slower."""
 
 
-# Stages and graphs that have been spoken of.
-TOLD: set[tuple[str, str]] = set()
+T = TypeVar("T")
+
+# Stages and graphs whose failure was reported.
+REPORTED: set[tuple[str, str]] = set()
 
 
 def may_fall_back(error: Exception) -> bool:
@@ -64,15 +66,42 @@ def may_fall_back(error: Exception) -> bool:
     return isinstance(error, OWN) or not isinstance(error, AsterError)
 
 
-def tell(stage: str, root: UOp, target: Target | None, error: Exception, taken: str) -> None:
+def take_plainer_way(
+    stage: str,
+    root: UOp,
+    target: Target | None,
+    error: Exception,
+    ways: Iterable[tuple[str, Callable[[], T]]],
+) -> T:
+    """Gives the result of the first of these ways, by name, that does not fail inside as well.
+
+    Raises: the `error` for which none was taken, where it is a user's, or where no way does it.
+    """
+    if not may_fall_back(error):
+        raise error
+    for name, make in ways:
+        try:
+            made = make()
+        except Exception as again:
+            if not may_fall_back(again):
+                break
+            continue
+        report_fallback(stage, root, target, error, name)
+        return made
+    raise error
+
+
+def report_fallback(
+    stage: str, root: UOp, target: Target | None, error: Exception, taken: str
+) -> None:
     """Warns of a failure, once for a graph, and says where its text is.
 
     `taken` names the way that was taken in place of the one that failed.
     """
     key = stage, hashlib.blake2b(root.key.encode(), digest_size=8).hexdigest()
-    if key in TOLD:
+    if key in REPORTED:
         return
-    TOLD.add(key)
+    REPORTED.add(key)
     try:
         text = failure_text(stage, root, target, error)
     except Exception as other:

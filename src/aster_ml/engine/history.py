@@ -1,8 +1,8 @@
 """Keeps what memory was computed from, for gradients after its tensor was realized.
 
 Receives nodes and the memory that they have become; returns the nodes again when a gradient walks
-back. Kept are the fields of a node and not the node, whose stand-in would keep the memory, and so
-itself, alive for ever. Rules of gradients and tensors do not belong here.
+back. Kept are the fields of a node and not the node, whose realized view would keep the memory, and
+so itself, alive for ever. Rules of gradients and tensors do not belong here.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def keep_past(node: UOp, wanted: Container[UOp], passes: Callable[[UOp], bool]) 
         return True
     own = {memory, *storage.buffers_below(memory)}
     for u in toposort(*past.src):
-        shown = storage.STAND_INS.data.get(weakref.ref(u))
+        shown = storage.REALIZED_VIEWS.data.get(weakref.ref(u))
         if u in own or (shown is not None and shown.base in own):
             return False
     PASTS.keep(memory, past)
@@ -158,16 +158,16 @@ def leads(order: Iterable[UOp], wanted: Container[UOp]) -> bool:
     for u in order:
         if u in wanted or u in storage.NO_GRADIENT or PASTS.get(u) is not None:
             return True
-        shown = storage.STAND_INS.data.get(weakref.ref(u))
+        shown = storage.REALIZED_VIEWS.data.get(weakref.ref(u))
         if shown is not None and shown in wanted:
             return True
     return False
 
 
 def restored(memory: UOp, past: Past) -> UOp:
-    """The node that memory was, with this memory for its stand-in."""
+    """The node that memory was, with this memory for its realized view."""
     value = UOp(past.op, memory.dtype, past.src, past.arg)
-    shown = storage.STAND_INS.data.get(weakref.ref(value))
+    shown = storage.REALIZED_VIEWS.data.get(weakref.ref(value))
     if shown is None or shown.base is not memory:
         value = computed_node(value, past.src, memory.shaped(past.shape), past.time)
     return value
@@ -181,7 +181,7 @@ def computed_node(like: UOp, src: tuple[UOp, ...], memory: UOp, time: int) -> UO
     UOp(like.op, like.dtype, src, like.arg).forget()
     value = UOp(like.op, like.dtype, src, like.arg)
     value.forget()
-    storage.set_stand_in(value, memory)
+    storage.set_realized_view(value, memory)
     value._at = time
     return value
 
@@ -373,7 +373,7 @@ def note_parts(order: Iterable[UOp]) -> None:
         made = PARTS.get(u, ())
         shown = [found for part in made if (found := storage.realized_view(part)) is not None]
         if made and len(shown) == len(made):
-            storage.set_stand_in(u, shown[0].beside(shown[1:], u.axis))
+            storage.set_realized_view(u, shown[0].beside(shown[1:], u.axis))
             u._at = min([time_of(part) for part in made])
 
 
@@ -386,7 +386,7 @@ def as_read(root: UOp, values: Iterable[UOp]) -> AsRead | None:
     if not times:
         return None
     since = min(times)
-    shown = [storage.STAND_INS.data.get(weakref.ref(u)) for u in order]
+    shown = [storage.REALIZED_VIEWS.data.get(weakref.ref(u)) for u in order]
     memory = {u for u in order if u.op is Ops.BUFFER}
     memory.update([u.base for u in shown if u is not None])
     if all([written_at(u) <= since for u in memory]):

@@ -19,23 +19,16 @@ from aster_ml.engine import storage
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.estimate import Estimates
 from aster_ml.engine.launch import bind, run_copy, run_step
-from aster_ml.engine.realize import (
-    compute_parts,
-    memory_of,
-    note_effects,
-    prepare,
-    realize_outside,
-    run_due,
-)
+from aster_ml.engine.realize import realize_uops
 from aster_ml.errors import ArgumentError, DeviceError, InternalError
 from aster_ml.late import late
+from aster_ml.schedule.capture import Captured
 from aster_ml.schedule.handwritten import as_kernel
 from aster_ml.schedule.steps import Schedule, Step
-from aster_ml.thread_state import ENGINE, HERE, take_turn
+from aster_ml.thread_state import ENGINE, STATE, take_turn
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, RunArg
-from aster_ml.uop.sharding import MULTI_SEEN
 
 if TYPE_CHECKING:
     from aster_ml.engine import compile as compiling
@@ -255,7 +248,7 @@ class PendingSchedule:
         if self.begun:
             return
         self.begun = True
-        for observer in HERE.observers if CAPTURING else ():
+        for observer in STATE.observers if CAPTURING else ():
             nodes = [UOp(Ops.BUFFER, dtype, (), arg) for dtype, arg in self.nodes]
             filled = [self.table[i].is_allocated() for i in range(len(nodes))]
             for b in self.table.values():
@@ -292,30 +285,17 @@ class PendingSchedule:
         self.end()
 
 
-def schedule_items(nodes: list[UOp]) -> tuple[list[UOp], list[ExecItem], dict[str, int]]:
-    """For each node the memory of its value; what fills that; and the values of variables."""
-    with ENGINE:
-        take_turn()
-        if MULTI_SEEN and any([u.has_multi for u in nodes]):
-            found: list[ExecItem] = []
-            bound: dict[str, int] = {}
+class KeptItems:
+    """Items of schedules that are kept for later, and the values of variables."""
 
-            def compute(wanted: list[UOp]) -> list[UOp]:
-                memory, steps, values = schedule_items(wanted)
-                found.extend(steps)
-                bound.update(values)
-                return memory
+    def __init__(self) -> None:
+        self.items: list[ExecItem] = []
+        self.values: dict[str, int] = {}
 
-            return compute_parts(nodes, compute), found, bound
-        if (observers := HERE.observers) and observers[-1].outside:
-            realize_outside(nodes)
-        prepared = prepare(nodes)
-        if prepared is None:
-            return [memory_of(u) for u in nodes], [], {}
-        request, captured, schedule = prepared
-        if storage.DUE.data:
-            run_due(captured.buffers, schedule.overwritten)
-        memories = [storage.buffer_of(b) for b in captured.buffers]
+    def keep(
+        self, captured: Captured, schedule: Schedule, memories: list[Buffer]
+    ) -> PendingSchedule:
+        """Makes items of a schedule on this memory."""
         table: dict[int, Buffer] = dict(enumerate(memories))
         for step in schedule.steps:
             for slot in step.slots:
@@ -338,15 +318,15 @@ def schedule_items(nodes: list[UOp]) -> tuple[list[UOp], list[ExecItem], dict[st
                     due=weakref.ref(due),
                 )
             )
-        items = list(due.items)
-        # From now on these nodes are that memory, for whoever reads them.
-        for place in note_effects(request, captured, memories):
-            storage.DUE[place.base] = due
-        storage.set_computed(request.results, memories)
-        for _, memory in request.results:
-            storage.DUE[memory.base] = due
-        storage.note_overwritten([memories[i] for i in schedule.overwritten])
-        return [memory_of(u) for u in nodes], items, dict(captured.values)
+        self.items += due.items
+        self.values.update(captured.values)
+        return due
+
+
+def schedule_items(nodes: list[UOp]) -> tuple[list[UOp], list[ExecItem], dict[str, int]]:
+    """For each node the memory of its value; what fills that; and the values of variables."""
+    kept = KeptItems()
+    return realize_uops(nodes, later=kept), kept.items, kept.values
 
 
 def ast_of(step: Step, buffers: list[Buffer]) -> UOp:

@@ -18,15 +18,15 @@ from aster_ml.backend import Call, Graph, Launch, ThreadParts
 from aster_ml.config import CAPTURING, DEBUG, debug_shown, stage_key
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
-from aster_ml.engine.bounds import make_room
+from aster_ml.engine.caches import CACHES
 from aster_ml.engine.counters import TOTALS
-from aster_ml.engine.fallback import may_fall_back, tell
+from aster_ml.engine.fallback import take_plainer_way
 from aster_ml.engine.memory import MemoryPlan, plan_apart, plan_memory
 from aster_ml.errors import ArgumentError, DeviceError
 from aster_ml.helpers import colored
 from aster_ml.late import late
 from aster_ml.schedule.steps import Schedule, Step
-from aster_ml.thread_state import HERE, mark
+from aster_ml.thread_state import STATE, mark
 from aster_ml.uop.evaluate import evaluate_expr
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -72,7 +72,7 @@ def bind(schedule: Schedule, begun: Compilation | None = None) -> Bound:
         bound.temporaries = sorted(
             {s for step in schedule.steps for s in step.slots if s >= schedule.n_args}
         )
-        make_room()
+        CACHES.make_room()
     return bound
 
 
@@ -81,11 +81,9 @@ def planned_memory(schedule: Schedule) -> MemoryPlan:
     try:
         return plan_memory(schedule)
     except Exception as error:
-        if not may_fall_back(error):
-            raise
         asts = [step.ast for step in schedule.steps if step.ast is not None]
-        tell("memory", asts[0], None, error, "memory of its own for each temporary")
-        return plan_apart(schedule)
+        apart = ("memory of its own for each temporary", lambda: plan_apart(schedule))
+        return take_plainer_way("memory", asts[0] if asts else UOp(Ops.SINK), None, error, [apart])
 
 
 def show_devices(schedule: Schedule) -> None:
@@ -174,10 +172,10 @@ def graph_of(step: Step, calls: Sequence[Call]) -> Graph | None:
     try:
         return Device[step.device].make_graph(calls)
     except Exception as error:
-        if step.ast is None or not may_fall_back(error):
+        if step.ast is None:
             raise
-        tell("graph", step.ast, None, error, "replays kernel by kernel")
-        return None
+        none = ("replays kernel by kernel", lambda: None)
+        return take_plainer_way("graph", step.ast, None, error, [none])
 
 
 def run_step(
@@ -281,13 +279,13 @@ class Observer(Protocol):
 
 def observe(observers: list[Observer]) -> None:
     """Who observes what this thread runs, from now on."""
-    HERE.observers = observers
+    STATE.observers = observers
     mark("observers", len(observers))
 
 
 def is_recording() -> bool:
     """Whether a jitted function is being recorded, in this thread."""
-    observers = HERE.observers
+    observers = STATE.observers
     return bool(observers) and observers[-1].records and bool(CAPTURING)
 
 
@@ -299,7 +297,7 @@ def run_schedule(
 ) -> None:
     """Runs every step in order. `nodes` are those of the arguments, for recordings."""
     bound = bind(schedule)
-    observers = HERE.observers
+    observers = STATE.observers
     own = observers[-1].arenas if observers and observers[-1].records else None
     table = allocate_temporaries(bound, own)
     filled = [b.is_allocated() for b in arguments] if observers else ()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from aster_ml.device import Buffer
 from aster_ml.engine.launch import Bound, observe
 from aster_ml.schedule.steps import Schedule
-from aster_ml.thread_state import HERE
+from aster_ml.thread_state import STATE
 from aster_ml.uop.node import UOp
 
 
@@ -59,7 +59,7 @@ class Observed:
         """Does nothing: memory of before needs no note."""
 
     def __enter__(self) -> Observed:
-        self.others = HERE.observers
+        self.others = STATE.observers
         observe([*self.others, self])
         return self
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from aster_ml.codegen.passes import AFTER_OPTS, BEFORE_OPTS, LINEARIZE, ON_LINEAR
 from aster_ml.config import Context
+from aster_ml.engine.caches import CACHES
 from aster_ml.engine.realize import workers_for, workers_of
-from aster_ml.schedule.cache import CACHE
 from aster_ml.schedule.plan import BODY_PASSES, DRAFT_PASSES, KERNELIZE, MATERIALIZE, make_schedule
 from aster_ml.schedule.steps import Schedule
 from aster_ml.target import Target
@@ -33,7 +33,7 @@ def plan_for(schedule: Schedule, target: Target) -> Schedule:
     How many workers share a kernel is part of a schedule. One of kernels that are written by hand,
     or one that the cache has given up, is returned as it is.
     """
-    body = next((key[0] for key, (s, _) in CACHE.entries.items() if s is schedule), None)
+    body = next((key[0] for key, s in CACHES.schedules.entries.items() if s is schedule), None)
     if not isinstance(body, UOp):
         return schedule
     with Context(DEPTH_FIRST=0):

@@ -5,41 +5,50 @@ Receives nodes; returns for each one a node that is memory (a view of a BUFFER) 
 
 from __future__ import annotations
 
+import functools
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aster_ml.config import DEBUG, DETERMINISTIC, FUSE, SAME_THREADS, debug_shown
 from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
+from aster_ml.engine.caches import CACHES
 from aster_ml.engine.calls import PENDING, run_pending
 from aster_ml.engine.counters import TOTALS
-from aster_ml.engine.fallback import may_fall_back, tell
+from aster_ml.engine.fallback import take_plainer_way
 from aster_ml.engine.fills import fill_memory
 from aster_ml.engine.launch import bind, observe
 from aster_ml.engine.launch import run_schedule as launch_schedule
 from aster_ml.engine.multi import all_parts, have_happened, is_copied, open_nodes, parts
 from aster_ml.engine.readers import enter_new, nodes_above, shown_above, tensors_at
+from aster_ml.engine.realized import (
+    MARKS,
+    SEEN_THROUGH,
+    SHOWING,
+    afters_of,
+    base_buffer,
+    find_memory,
+    find_realized,
+    memory_of,
+)
+from aster_ml.engine.recorded import remember_plan
 from aster_ml.engine.repeats import ALIKE, without_repeats
-from aster_ml.engine.session import learn
 from aster_ml.errors import DeviceError
 from aster_ml.helpers import pluralize
 from aster_ml.late import late
 from aster_ml.plugins import open_module
-from aster_ml.schedule.cache import known_schedule
 from aster_ml.schedule.capture import Beforehand, Captured, capture
 from aster_ml.schedule.hazards import Effects
-from aster_ml.schedule.rewrites.copies import DATA_ONLY
 from aster_ml.schedule.rewrites.fold_numbers import number_like, number_of
-from aster_ml.schedule.starts import MOVING
+from aster_ml.schedule.slice_offsets import with_variables
 from aster_ml.schedule.steps import Schedule
 from aster_ml.schedule.work import Plainness, Workers
 from aster_ml.target import Target
 from aster_ml.target.tensor_cores import chained_dtypes
-from aster_ml.thread_state import ENGINE, HERE, take_turn
+from aster_ml.thread_state import ENGINE, STATE, take_turn
 from aster_ml.uop.graph import toposort
-from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops, RunArg
 from aster_ml.uop.sharding import MULTI_SEEN
@@ -47,93 +56,15 @@ from aster_ml.watch import WATCHERS
 
 # Most calls find their schedule in the cache.
 if TYPE_CHECKING:
-    from aster_ml.engine import early as kernels
+    from aster_ml.engine import compile as compiling
     from aster_ml.schedule import plan
+    from aster_ml.schedule.early_kernels import Take
     from aster_ml.schedule.fusion import unpacked as bytes_of
-    from aster_ml.schedule.plan import Take
 else:
-    kernels, plan = late("engine.early"), late("schedule.plan")
+    compiling, plan = late("engine.compile"), late("schedule.plan")
     bytes_of = late("schedule.fusion.unpacked")
 
-MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD})
-MEMORY = frozenset({Ops.BUFFER, Ops.MULTI})
 AFTER = Ops.AFTER
-# Where a value may be memory, or a constant, without having been computed.
-SEEN_THROUGH = frozenset(
-    {*storage.VIEWS, *MARKS, *MEMORY, Ops.CONST, Ops.BIND, Ops.CONTIGUOUS, Ops.AFTER}
-)
-SHOWING = MARKS | MOVEMENT
-
-
-# Of these the first source has the same elements; where writes count as run, they have them too.
-SHOWS = storage.VIEWS | MARKS | {Ops.CONTIGUOUS}
-SHOWS_WRITTEN = storage.VIEWS | MARKS | {Ops.AFTER}
-
-
-def settle(u: UOp, written: bool = False) -> UOp | None:
-    """The memory (or constant) that `u` already is, or None when there is something to compute.
-
-    Where `written`, writes count as run: the memory under them, which is no constant.
-    """
-    shows = SHOWS_WRITTEN if written else SHOWS
-    stack: list[UOp] = []
-    x = u
-    while True:
-        found = storage.realized_view(x)
-        if found is not None:
-            x = found
-        if x.op not in shows:
-            break
-        if x.op not in MARKS and x.op is not Ops.AFTER:
-            stack.append(x)
-        x = x.src[0]
-    if x.op is Ops.MULTI:
-        below = on_each(x, strip_effects if written else settle)
-        if below is None:
-            return None
-        x = below
-    elif x.op is not Ops.BUFFER:
-        if written or (x.op is not Ops.CONST and x.op is not Ops.BIND and x.base.op not in MEMORY):
-            return None
-    for m in reversed(stack):
-        if m.op is not Ops.CONTIGUOUS:
-            x = UOp(m.op, m.dtype, (x, *m.src[1:]), m.arg)
-        elif not is_whole_memory(x) and not str(x.device).startswith(DATA_ONLY):
-            # Who only holds data lays out nothing: it is read as it is shown.
-            return None
-    return x
-
-
-def strip_effects(u: UOp) -> UOp | None:
-    """The memory under movement ops and AFTERs, or None when something is computed."""
-    return settle(u, written=True)
-
-
-def buffers_of(u: UOp) -> list[Buffer]:
-    """The memory that a node already is a view of, one buffer a device; none of what is computed.
-
-    A constant has none. A buffer may be there and not yet allocated.
-    """
-    memory = settle(u)
-    below = [] if memory is None else storage.buffers_below(memory)
-    return [storage.buffer_of(b) for b in below]
-
-
-def whole_buffer(u: UOp) -> Buffer | None:
-    """The memory that a node is all of, in row-major order; None for parts and what is computed."""
-    memory = settle(u)
-    if memory is None or not is_whole_memory(memory):
-        return None
-    below = storage.buffers_below(memory)
-    return storage.buffer_of(below[0]) if len(below) == 1 else None
-
-
-def on_each(u: UOp, find: Callable[[UOp], UOp | None]) -> UOp | None:
-    """A MULTI of what is found for each source; None where one has nothing."""
-    found = [find(s) for s in u.src]
-    if None in found:
-        return None
-    return UOp(u.op, u.dtype, tuple(found), u.arg)  # type: ignore[arg-type]
 
 
 class Request:
@@ -159,16 +90,16 @@ class Request:
         value = u
         while value.op in MARKS:
             value = value.src[0]
-        known = storage.STAND_INS.data
+        known = storage.REALIZED_VIEWS.data
         if value.op in SEEN_THROUGH or weakref.ref(u) in known or weakref.ref(value) in known:
-            if settle(u) is not None:
+            if find_realized(u) is not None:
                 return
-            place = strip_effects(u)
+            place = find_memory(u)
             if place is not None:
-                if self.fills and fill_memory(afters_of(u)) and settle(u) is not None:
+                if self.fills and fill_memory(afters_of(u)) and find_realized(u) is not None:
                     return
                 self.known.add(u)
-                self.assigns.extend(effects_of(u))
+                self.assigns.extend([s for after in afters_of(u) for s in after.src[1:]])
                 self.results.append((u, place))
                 return
             below = u
@@ -187,10 +118,10 @@ class Request:
                 f"the DISK device computes nothing: move the tensor first, "
                 f"x.to('CPU') (asked for {u!r})"
             )
-        number = None if HERE.observers else number_of(u)
+        number = None if STATE.observers else number_of(u)
         if number is not None:
             # Counters are other numbers at each step; the schedule of the rest must not change.
-            storage.set_stand_in(u, number_like(u, number))
+            storage.set_realized_view(u, number_like(u, number))
             return
         x = u
         while x.op in ALIKE or (x.op in MOVEMENT and x.op is not Ops.EXPAND):
@@ -210,32 +141,6 @@ class Request:
         for i, (u, memory) in enumerate(self.results):
             if memory.base in known:
                 self.results[i] = u, number_like(u, known[memory.base])
-
-
-def afters_of(u: UOp) -> list[UOp]:
-    """The AFTERs on the way to the memory whose effects have not happened."""
-    result: list[UOp] = []
-    while u.op is not Ops.BUFFER:
-        found = storage.realized_view(u)
-        if found is not None:
-            u = found
-            continue
-        if u.op is Ops.AFTER:
-            result.append(u)
-        u = u.src[0]
-    return result
-
-
-def effects_of(u: UOp) -> list[UOp]:
-    """The STOREs of the AFTERs on the way to the memory."""
-    return [s for after in afters_of(u) for s in after.src[1:]]
-
-
-def base_buffer(u: UOp) -> UOp:
-    """The BUFFER below views and effects."""
-    while u.op is not Ops.BUFFER:
-        u = u.src[0]
-    return u
 
 
 def overwritten_by(roots: list[UOp]) -> tuple[set[UOp], set[UOp]]:
@@ -258,9 +163,11 @@ def pending_readers(stores: set[UOp], overwritten: set[UOp], known: Iterable[UOp
     asked = set(known)
     live = nodes_above(overwritten)
     if MULTI_SEEN:
-        live = all_parts([u for u in live if not u.has_multi or settle(u) is None])
+        live = all_parts([u for u in live if not u.has_multi or find_realized(u) is None])
     lazy = [
-        u for u in dict.fromkeys(live) if u not in asked and settle(u) is None and 0 not in u.shape
+        u
+        for u in dict.fromkeys(live)
+        if u not in asked and find_realized(u) is None and 0 not in u.shape
     ]
     of_memory: dict[UOp, set[UOp]] = {}
     for s in stores:
@@ -329,13 +236,16 @@ def named_values(laid_out: list[UOp], request: Request) -> list[UOp]:
     enter_new()
     asked = {u for u, _ in request.results}
     return [
-        u for u in laid_out if u not in asked and settle(u) is None and any(shown_above(u, SHOWING))
+        u
+        for u in laid_out
+        if u not in asked and find_realized(u) is None and any(shown_above(u, SHOWING))
     ]
 
 
-def prepare(
-    nodes: list[UOp], take: Take | None = None, fills: bool = False
-) -> tuple[Request, Captured, Schedule] | None:
+Prepared = tuple[Request, Captured, Schedule]
+
+
+def prepare(nodes: list[UOp], take: Take | None = None, fills: bool = False) -> Prepared | None:
     """The schedule of what these nodes need, or None when all are memory already.
 
     `take` consumes kernels that are known before the rest is planned. With `fills`, memory that
@@ -382,11 +292,11 @@ def prepare(
         asked += late
     if captured is None or request.assigns:
         captured = capture(request.fresh, request.assigns, storage.realized_view)
-    schedule = known_schedule(captured)
-    if schedule is None and not HERE.observers:
-        moved = MOVING.with_variables(captured)
+    schedule = CACHES.find_schedule(captured)
+    if schedule is None and not STATE.observers:
+        moved = with_variables(captured, CACHES.offsets_of)
         if moved is not captured:
-            captured, schedule = moved, known_schedule(moved)
+            captured, schedule = moved, CACHES.find_schedule(moved)
     hit = schedule is not None
     if schedule is None:
         schedule = planned(captured, take)
@@ -408,50 +318,64 @@ def prepare(
     return request, captured, schedule
 
 
-def realize_uops(nodes: list[UOp], times: int = 1) -> list[UOp]:
+class Later(Protocol):
+    """Keeps schedules to run them later."""
+
+    def keep(
+        self, captured: Captured, schedule: Schedule, memories: list[Buffer]
+    ) -> storage.Unfinished:
+        """Keeps one, in place of running it on this memory."""
+
+
+def realize_uops(nodes: list[UOp], times: int = 1, later: Later | None = None) -> list[UOp]:
     """Computes the nodes; returns for each the memory that has its value.
 
     Constants and views of memory come back as they are: there is nothing to compute. What is done
     several `times` are writes, each of which reads what the last has left; nobody else may be
-    waiting to read that memory.
+    waiting to read that memory. What is kept for `later` runs when somebody reads the memory.
     """
     with ENGINE:
         take_turn()
         if MULTI_SEEN and any([u.has_multi for u in nodes]):
-            found = compute_parts(nodes, lambda parts: realize_uops(parts, times))
-            if storage.DUE.data:
+            found = compute_parts(nodes, lambda parts: realize_uops(parts, times, later))
+            if storage.DUE.data and later is None:
                 run_due([b for u in found for b in storage.buffers_below(u)])
             return found
-        if (observers := HERE.observers) and observers[-1].outside:
+        if (observers := STATE.observers) and observers[-1].outside:
             realize_outside(nodes)
-        early = kernels.Early()
-        try:
-            prepared = prepare(nodes, early.take, not HERE.observers)
-            was_bound = prepared is not None and bool(prepared[2].bound)
-            if prepared is not None and (early.compilation is not None or not prepared[2].bound):
-                try:
-                    bind(prepared[2], early.compilation)
-                except Exception as error:
-                    prepared = bind_somehow(prepared, error)
-        finally:
-            if early.compilation is not None:
-                early.close()
+        if later is None:
+            early = compiling.EarlyKernels()
+            try:
+                prepared = prepare(nodes, early.take, not observers)
+                was_bound = prepared is not None and bool(prepared[2].bound)
+                if prepared is not None and (early.compilation is not None or not was_bound):
+                    try:
+                        bind(prepared[2], early.compilation)
+                    except Exception as error:
+                        prepared = bind_somehow(prepared, error)
+            finally:
+                if early.compilation is not None:
+                    early.close()
+        else:
+            prepared, was_bound = prepare(nodes), False
         if prepared is not None:
             request, captured, schedule = prepared
             if storage.DUE.data:
                 run_due(captured.buffers, schedule.overwritten)
             memories = [storage.buffer_of(b) for b in captured.buffers]
-            launch_schedule(schedule, memories, captured.values, captured.buffers)
-            while times > 1:
+            due = None if later is None else later.keep(captured, schedule, memories)
+            for _ in range(times if due is None else 0):
                 launch_schedule(schedule, memories, captured.values, captured.buffers)
-                times -= 1
             if was_bound and len(nodes) == 1 and is_plain(request, captured):
-                learn(*request.results[0], bind(schedule), captured.buffers)
-            note_effects(request, captured, memories)
+                remember_plan(*request.results[0], bind(schedule), captured.buffers)
+            places = note_effects(request, captured, memories)
             storage.set_computed(request.results, memories)
             storage.note_overwritten([memories[i] for i in schedule.overwritten])
+            if due is not None:
+                for place in (*places, *[memory for _, memory in request.results]):
+                    storage.DUE[place.base] = due
         found = [memory_of(u) for u in nodes]
-        if storage.DUE.data:
+        if storage.DUE.data and later is None:
             run_due([u.base for u in found])
         return found
 
@@ -466,49 +390,38 @@ def is_plain(request: Request, captured: Captured) -> bool:
 
 def planned(captured: Captured, take: Take | None) -> Schedule:
     """The schedule of a body that has none, made plainly where that fails inside."""
+    try:
+        schedule = plan.plan(captured, workers_of, take)
+    except Exception as error:
+        ways = [
+            ("a plain schedule", functools.partial(plan.plan, captured, workers_of, plain=plain))
+            for plain in (Plainness.PLAIN, Plainness.PLAINEST)
+        ]
+        schedule = take_plainer_way("plan", captured.body, None, error, ways)
     # What is observed (a function that is jitted) runs twice before it is recorded, and a schedule
     # that is made anew counts as another.
-    again = bool(HERE.observers)
-    try:
-        return plan.result_of(plan.plan(captured, workers_of, take is not None, again), take)
-    except Exception as error:
-        return plan_somehow(captured, error)
+    CACHES.put_schedule(captured, schedule, again=bool(STATE.observers))
+    return schedule
 
 
-def plan_somehow(captured: Captured, error: Exception) -> Schedule:
-    """A plainer schedule of what could not be planned otherwise, for which there is an `error`.
-
-    Raises: that error, where it is a user's, or where no way does it.
-    """
-    if not may_fall_back(error):
-        raise error
-    for plain in (Plainness.PLAIN, Plainness.PLAINEST):
-        try:
-            schedule = plan.plan_plainly(captured, workers_of, plain)
-        except Exception as again:
-            if not may_fall_back(again):
-                break
-            continue
-        tell("plan", captured.body, None, error, "a plain schedule")
-        return schedule
-    raise error
-
-
-def bind_somehow(
-    prepared: tuple[Request, Captured, Schedule], error: Exception
-) -> tuple[Request, Captured, Schedule]:
+def bind_somehow(prepared: Prepared, error: Exception) -> Prepared:
     """Prepares kernel by kernel where runs of them could not be compiled.
 
     Raises: the `error` for which they could not, where there are no runs, or it is a user's.
     """
     request, captured, schedule = prepared
     runs = [s.ast for s in schedule.steps if s.ast is not None and is_run(s.ast)]
-    if not runs or not may_fall_back(error):
+    if not runs:
         raise error
-    schedule = plan.plan_plainly(captured, workers_of, Plainness.PLAIN)
-    bind(schedule)
-    tell("run", runs[0], None, error, "kernels one after the other")
-    return request, captured, schedule
+
+    def without_runs() -> Schedule:
+        plain = plan.plan(captured, workers_of, plain=Plainness.PLAIN)
+        CACHES.put_schedule(captured, plain)
+        bind(plain)
+        return plain
+
+    ways = [("kernels one after the other", without_runs)]
+    return request, captured, take_plainer_way("run", runs[0], None, error, ways)
 
 
 def is_run(ast: UOp) -> bool:
@@ -527,7 +440,7 @@ def note_effects(request: Request, captured: Captured, memories: list[Buffer]) -
         happened.update(dict.fromkeys(after.src[1:]))
         place = known.get(after.src[0])
         if place is None:
-            place = strip_effects(after)
+            place = find_memory(after)
         if place is not None:
             known[after] = place
             shown.append((after, place))
@@ -547,22 +460,22 @@ def compute_parts(nodes: list[UOp], compute: Callable[[list[UOp]], list[UOp]]) -
     enter_new()
     kept = [u for u in reached if (u.op is Ops.CONTIGUOUS or is_copied(u)) and tensors_at(u)]
     asked = [*nodes, *kept]
-    wanted = all_parts([u for u in asked if settle(u) is None])
+    wanted = all_parts([u for u in asked if find_realized(u) is None])
     time = storage.WRITES.time
     made = dict(zip(wanted, compute(wanted), strict=True))
     for u in reached:
         if u.op is Ops.AFTER and have_happened(u):
-            place = strip_effects(u)
+            place = find_memory(u)
             if place is not None:
-                storage.set_stand_in(u, place)
+                storage.set_realized_view(u, place)
                 u._at = time + 1
     result = []
     for u in asked:
-        found = settle(u)
+        found = find_realized(u)
         if found is None:
             memory = [made[part] for part in parts(u)]
             found = memory[0] if len(memory) == 1 else memory[0].beside(memory[1:], u.axis)
-            storage.set_stand_in(u, found)
+            storage.set_realized_view(u, found)
             u._at = time
         result.append(found)
     return result[: len(nodes)]
@@ -590,7 +503,7 @@ def realize_outside(nodes: list[UOp]) -> None:
     Their values are fixed, so a recording has to read them and must not make them anew; and effects
     that were pending before must run once, not with every replay.
     """
-    observers = HERE.observers
+    observers = STATE.observers
     outside = {u for u in observers[-1].outside if storage.realized_view(u) is None}
     if not outside:
         return
@@ -628,7 +541,7 @@ def readers_but(buffers: set[UOp], results: set[UOp]) -> list[UOp]:
     lazy = [
         u
         for u in nodes_above(buffers)
-        if u not in results and settle(u) is None and 0 not in u.shape
+        if u not in results and find_realized(u) is None and 0 not in u.shape
     ]
     needs: dict[UOp, bool] = {}
     for u in toposort(*lazy, enter=lambda u: storage.realized_view(u) is None and u not in results):
@@ -638,14 +551,6 @@ def readers_but(buffers: set[UOp], results: set[UOp]) -> list[UOp]:
         else:
             needs[u] = u not in results and (u in buffers or any([needs[s] for s in u.src]))
     return [u for u in lazy if needs[u]]
-
-
-def memory_of(u: UOp) -> UOp:
-    """Realized node of `u`, or `u` itself."""
-    found = storage.realized_view(u)
-    if found is None:
-        found = settle(u)
-    return u if found is None else found
 
 
 def schedule_uops(nodes: list[UOp]) -> tuple[Schedule, dict[str, int]]:

@@ -1,8 +1,8 @@
-"""Which node owns which memory.
+"""Keeps which node owns which memory.
 
-BUFFER nodes have a `Buffer`. Other nodes that were realized have a stand-in: a view of a BUFFER
-node that shows the same value. Both tables are weak: memory goes when the last node that names it
-does.
+BUFFER nodes have a `Buffer`. Other nodes that were realized have a realized view: a view of a
+BUFFER node that shows the same value. Both tables are weak: memory goes when the last node that
+names it does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Unfinished(Protocol):
 
 
 BUFFERS: SharedWeakTable[UOp, Buffer] = SharedWeakTable()
-STAND_INS: SharedWeakTable[UOp, UOp] = SharedWeakTable()
+REALIZED_VIEWS: SharedWeakTable[UOp, UOp] = SharedWeakTable()
 AFTER = Ops.AFTER
 # Movement that shows memory; what is padded is computed.
 VIEWS = MOVEMENT - {Ops.PAD}
@@ -57,13 +57,13 @@ class Nodes(list[weakref.ref[UOp]]):
         return bool(self)
 
 
-# For each stand-in the nodes that it stands for, for gradients of graphs built before.
+# For each realized view the nodes that have it, for gradients of graphs built before.
 ORIGINS: SharedWeakTable[UOp, Nodes] = SharedWeakTable()
 
 
-# For each memory, the nodes with a stand-in that were computed from it, by the schedules that did.
-# What one schedule computes has read all of its memory, for all it is known here, so its nodes are
-# one group: a step over n parameters notes n groups and not n * n nodes.
+# For each memory, the nodes with a realized view that were computed from it, by the schedules that
+# did. What one schedule computes has read all of its memory, for all it is known here, so its nodes
+# are one group: a step over n parameters notes n groups and not n * n nodes.
 class Groups(list[Nodes]):
     """Groups of nodes, and how many there are when those without nodes are swept out."""
 
@@ -155,11 +155,11 @@ REDUCERS[Ops.BUFFER] = reduce_node
 
 def realized_view(u: UOp) -> UOp | None:
     """The buffer-backed node that has the value of `u`, if `u` was realized."""
-    found = STAND_INS.data.get(weakref.ref(u))
+    found = REALIZED_VIEWS.data.get(weakref.ref(u))
     if found is None and u.op is AFTER:
         found = place_after(u)
         if found is not None:
-            set_stand_in(u, found)
+            set_realized_view(u, found)
     return found
 
 
@@ -192,12 +192,12 @@ def note_happened(stores: Iterable[UOp], superseded: Container[UOp] = ()) -> Non
         s.forget()
 
 
-def set_stand_in(u: UOp, memory: UOp) -> None:
+def set_realized_view(u: UOp, memory: UOp) -> None:
     """From now on `memory` (a view of a BUFFER) is read wherever `u` stands."""
     if u is memory:
         return
     u._at = WRITES.time
-    STAND_INS[u] = memory
+    REALIZED_VIEWS[u] = memory
     if memory.base.op is Ops.CONST:
         # Equal numbers are one node, whatever they were made of.
         return
@@ -212,13 +212,13 @@ def set_stand_in(u: UOp, memory: UOp) -> None:
 
 
 def set_computed(results: Iterable[tuple[UOp, UOp]], made_from: Iterable[Buffer]) -> None:
-    """`set_stand_in` for pairs of a node and its memory, all computed from `made_from`.
+    """`set_realized_view` for pairs of a node and its memory, all computed from `made_from`.
 
     `made_from` may be more than that.
     """
     group = Nodes()
     for u, memory in results:
-        set_stand_in(u, memory)
+        set_realized_view(u, memory)
         if u is not memory:
             group.append(weakref.ref(u))
     for b in made_from if group else ():
@@ -255,8 +255,8 @@ def note_owner(part: UOp, owner: UOp) -> None:
 def note_overwritten(memories: Sequence[Buffer]) -> None:
     """This memory holds new values.
 
-    Who has a node that was computed from the old ones keeps its stand-in; but the same expression,
-    built again, is another node from now on, with no stand-in.
+    Who has a node that was computed from the old ones keeps its realized view; but the same
+    expression, built again, is another node from now on, with no realized view.
     """
     WRITES.time += 2
     for b in memories:
@@ -285,11 +285,11 @@ def forget_node(u: UOp) -> None:
 
 
 def forget_values(open_nodes: Iterable[UOp]) -> None:
-    """The expressions of now, built again, are other nodes: those with a stand-in, and these.
+    """The expressions of now, built again, are other nodes: those with a realized view, and these.
 
     Who has a node goes on with it. Nodes that stand for memory, or what happens to it, stay.
     """
-    for u in [*STAND_INS, *open_nodes]:
+    for u in [*REALIZED_VIEWS, *open_nodes]:
         if not u.src or u.op in KEEPS_ITS_NODE or is_memory_view(u):
             continue
         forget_node(u)

@@ -29,7 +29,7 @@ from aster_ml.jit.results import ResultPlace
 from aster_ml.ops.handle import Flag
 from aster_ml.ops.live import LIVE, TensorRef, forget
 from aster_ml.tensor import Tensor
-from aster_ml.thread_state import ENGINE, HELD, HERE, TURN, Turn
+from aster_ml.thread_state import ENGINE, HELD, STATE, TURN, Turn
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -48,7 +48,7 @@ def nothing() -> None:
 # The token stands for the thread, for training, the settings that are marked, and for who observes.
 SURROUNDINGS = (
     "EXCHANGES.count",
-    "HERE.token",
+    "STATE.token",
     "dtypes.default_float",
     "dtypes.default_int",
 )
@@ -58,7 +58,7 @@ def surroundings() -> tuple[Any, ...]:
     """Reads the present values of SURROUNDINGS."""
     return (
         EXCHANGES.count,
-        HERE.token,
+        STATE.token,
         dtypes.default_float,
         dtypes.default_int,
     )
@@ -85,7 +85,7 @@ class FastPath:
             if len(recording.places) == 1 and place.shape == shape:
                 self.only, self.flag = place, result.flag
 
-    def learn(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: Inputs) -> bool:
+    def remember_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: Inputs) -> bool:
         """Takes note of a call that has just been replayed; False when it is no plain one."""
         graph = self.replay.single
         if graph is None or not self.recording.is_pure or len(inputs.bases) != len(inputs.tensors):
@@ -125,7 +125,7 @@ class FastPath:
         It says False, or raises what a name that is gone raises, where that is not known. It is
         right until an argument is exchanged.
         """
-        writer = Writer(DUE=DUE, EXCHANGES=EXCHANGES, HERE=HERE)
+        writer = Writer(DUE=DUE, EXCHANGES=EXCHANGES, STATE=STATE)
         writer.names.update(replay=self.replay, dtypes=dtypes, Tensor=Tensor, type=type)
         writer.tests += ["not DUE.data"]
         writer.same("replay.single", self.graph)
@@ -199,7 +199,7 @@ class FastPath:
                 # `Tensor.from_uop` without its questions, whose answers are known for memory.
                 t = new_object(Tensor)
                 t.uop = held.view
-                t._cell = t._steps = t._former = None
+                t._cell = t._steps = t._old_nodes = None
                 # It is memory, so it rests.
                 t._ref = TensorRef(t, forget)
                 LIVE[t._ref] = None

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from aster_ml.engine import storage
 from aster_ml.engine.launch import observe
 from aster_ml.engine.multi import all_parts
-from aster_ml.engine.realize import realize_readers, settle, strip_effects
+from aster_ml.engine.realize import realize_readers
+from aster_ml.engine.realized import find_memory, find_realized
 from aster_ml.errors import JitError
 from aster_ml.jit.pytree import Inputs, base_buffer, is_apart, leaves, memory_of_whole
 from aster_ml.jit.replay import Alias, Recorder
@@ -21,7 +22,7 @@ from aster_ml.ops.handle import Touched, own_memory
 from aster_ml.ops.live import LIVE, live_handles, wake
 from aster_ml.ops.views import Cell, new_cell
 from aster_ml.tensor import Tensor
-from aster_ml.thread_state import HERE, others_run
+from aster_ml.thread_state import STATE, others_run
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
@@ -50,7 +51,7 @@ class Run:
             for ref in self.before
             if (handle := ref()) is not None and handle._steps is not None
         }
-        lazy = [u for u in self.before.values() if settle(u) is None]
+        lazy = [u for u in self.before.values() if find_realized(u) is None]
         outside = set(all_parts(lazy))
         # What the function computes is computed in each replay, also where a tensor from before is
         # the same expression: that one has, or will have, the value of now.
@@ -90,36 +91,36 @@ class Run:
         tensors = self.inputs.tensors
         before = [t.uop for t in tensors]
         views = [substitute(u, self.places) for u in before] if self.records else before
-        outer, observers = HERE.note_draw, HERE.observers
+        outer, observers = STATE.note_draw, STATE.observers
 
         def note_draw(state: UOp, count: int) -> None:
             self.note_draw(state, count)
             if outer is not None:
                 outer(state, count)
 
-        seeded = HERE.seeded
+        seeded = STATE.seeded
         apart = self.set_apart() if self.records else []
         for t, u in zip(tensors, views):
             t.uop = u
             wake(t)
-        HERE.note_draw = note_draw
+        STATE.note_draw = note_draw
         observe([*observers, self.recorder])
         try:
             result = self.run_alone(function, args, kwargs)
             self.outputs = list(
                 {id(leaf): leaf for _, leaf in leaves(result) if isinstance(leaf, Tensor)}.values()
             )
-            late = [late_part(t) for t in tensors if settle(t.uop) is None]
+            late = [late_part(t) for t in tensors if find_realized(t.uop) is None]
             for t, _ in self.changed():
                 part = late_part(t)
-                if strip_effects(part.uop) is not None:
+                if find_memory(part.uop) is not None:
                     # What it shows of memory is computed; what was written there is not.
                     late.append(part)
             # Of what results are views together, there is one memory.
             for t in self.outputs:
                 t._leave()
             cells = {id(t._cell): t._cell for t in self.outputs if t._cell is not None}
-            roots = [c.root for c in cells.values() if settle(c.root) is None]
+            roots = [c.root for c in cells.values() if find_realized(c.root) is None]
             if roots:
                 Tensor.realize(*[Tensor._naming(root) for root in roots])
             if self.outputs or late:
@@ -131,7 +132,7 @@ class Run:
                     del t.uop
                     wake(t)
             for t in self.outputs:
-                place = settle(t.uop)
+                place = find_realized(t.uop)
                 for base in storage.buffers_below(place) if place is not None else ():
                     self.recorder.note_result(base)
                     # Results are memory without a graph: no gradient may end there unnoticed.
@@ -143,13 +144,13 @@ class Run:
             raise
         finally:
             observe(observers)
-            HERE.note_draw = outer
+            STATE.note_draw = outer
             for t, view, u in zip(tensors, views, before):
                 t.uop = u if t.uop is view else t.uop
                 wake(t)
             self.put_together(apart)
         self.restore([*tensors, *self.outputs])
-        if self.records and HERE.seeded != seeded:
+        if self.records and STATE.seeded != seeded:
             raise JitError(
                 "the random seed is set inside of a jitted function: replays go on "
                 "with new numbers; call Tensor.manual_seed outside"
@@ -170,7 +171,7 @@ class Run:
             if cell is None or self.reached.issuperset(memory_of_whole(view)):
                 continue
             members = [t for ref in list(cell.fresh) if (t := ref()) is not None]
-            found = settle(cell.root)
+            found = find_realized(cell.root)
             others = new_cell(cell.root if found is None else found)
             cell.root, cell.fresh = substitute(others.root, self.places), {}
             for t in members:
@@ -197,7 +198,7 @@ class Run:
 
     def is_written(self, cell: Cell, whole: UOp) -> bool:
         """Whether the run has written to what one of the views `apart` shows, `whole` before."""
-        found = settle(whole)
+        found = find_realized(whole)
         if found is None or found is not self.renamed(cell.root):
             return cell.root is not whole
         memory = [self.places.get(b, b) for b in storage.buffers_below(found)]
@@ -237,7 +238,7 @@ class Run:
     def renamed(self, u: UOp) -> UOp:
         """A node with the inputs' own names; one whose effects have happened without these."""
         back = {place: base for base, place in self.places.items()}
-        found = settle(u)
+        found = find_realized(u)
         return substitute(u if found is None else found, back)
 
     def changed(self) -> list[tuple[Tensor, UOp]]:
@@ -255,23 +256,23 @@ class Run:
         why: the next run then writes it in place, which a recording can repeat
         """
         for t, _ in self.changed():
-            has_memory = strip_effects(late_part(t).uop) is not None
+            has_memory = find_memory(late_part(t).uop) is not None
             if not has_memory and all(isinstance(s, int) for s in t.shape):
                 t._whole = own_memory(t._whole, t.device)
                 t.realize()
 
     def replaces_values(self) -> bool:
         """Whether a tensor from before that had no memory yet was given another value."""
-        return any([strip_effects(old) is None for _, old in self.replaced()])
+        return any([find_memory(old) is None for _, old in self.replaced()])
 
     def replaced(self) -> list[tuple[Tensor, UOp]]:
         """Tensors from before that were given another value in no way to repeat, and the old."""
         found = []
         for t, old in self.changed():
-            place = strip_effects(t.uop)
+            place = find_memory(t.uop)
             if 0 in t.shape or (
                 t._cell is not None
-                and strip_effects(t._cell.root) is not None
+                and find_memory(t._cell.root) is not None
                 and (
                     # A view of memory in a way that is computed, or has been, or one that had
                     # memory of its own and shows the whole again.
@@ -281,7 +282,7 @@ class Run:
                 )
             ):
                 continue
-            if place is None or (strip_effects(old) is not place and settle(old) is not place):
+            if place is None or (find_memory(old) is not place and find_realized(old) is not place):
                 found.append((t, old))
         return found
 
@@ -306,7 +307,7 @@ class Run:
         named = {b for t in live_handles() for b in storage.buffers_below(t.uop)}
         for ref, old in self.before.items():
             if ref() is None:
-                place = strip_effects(old)
+                place = find_memory(old)
                 below = [] if place is None else storage.buffers_below(place)
                 if any([b in touched and b not in named for b in below]):
                     raise JitError(
@@ -339,7 +340,7 @@ class Run:
             t: Any = ref()
             if t is None or ref in self.before or id(t) in results or not self.is_ours(t):
                 continue
-            settled = settle(t.uop)
+            settled = find_realized(t.uop)
             if settled is not None and own.isdisjoint(storage.buffers_below(settled)):
                 continue
             order = toposort(t.uop, enter=lambda u: storage.realized_view(u) is None)
@@ -357,13 +358,13 @@ class Run:
 def places_of(t: Tensor) -> list[UOp]:
     """The memory that a tensor names, and that of what it is a view of where that is other."""
     nodes = [t.uop] if t._cell is None else [t.uop, t._cell.root]
-    return [place for u in nodes if (place := strip_effects(u)) is not None]
+    return [place for u in nodes if (place := find_memory(u)) is not None]
 
 
 def late_part(t: Tensor) -> Tensor:
     """A tensor, or what it is a view of in a way that is computed, where that is memory."""
     cell = t._cell
-    if cell is None or strip_effects(t.uop) is not None or strip_effects(cell.root) is None:
+    if cell is None or find_memory(t.uop) is not None or find_memory(cell.root) is None:
         return t
     return Tensor._naming(cell.root)
 

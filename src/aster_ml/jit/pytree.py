@@ -18,7 +18,7 @@ import numpy as np
 
 from aster_ml.dtype import DType
 from aster_ml.engine import storage
-from aster_ml.engine.realize import settle, strip_effects
+from aster_ml.engine.realized import find_memory, find_realized
 from aster_ml.errors import JitError
 from aster_ml.helpers import kind_of
 from aster_ml.ops.assign import is_shared, take_private_copy
@@ -242,7 +242,7 @@ class Inputs:
         shown = known | {
             id(storage.buffer_of(base).base)
             for t in tensors
-            if id(t) not in mine and (whole := strip_effects(t._whole)) is not None
+            if id(t) not in mine and (whole := find_memory(t._whole)) is not None
             for base in storage.buffers_below(whole)
         }
         found: set[UOp] = set()
@@ -277,7 +277,7 @@ class Inputs:
 
 def memory_of_whole(t: Tensor) -> list[UOp]:
     """The BUFFERs of what a tensor is a view of, one a device; none where that is no memory."""
-    whole = None if t._cell is None else settle(t._cell.root)
+    whole = None if t._cell is None else find_realized(t._cell.root)
     return [] if whole is None else storage.buffers_below(whole)
 
 

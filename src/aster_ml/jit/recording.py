@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 
 from aster_ml.device import Buffer
 from aster_ml.engine import storage
-from aster_ml.engine.realize import realize_readers, settle
+from aster_ml.engine.realize import realize_readers
+from aster_ml.engine.realized import find_realized
 from aster_ml.errors import DeviceError
 from aster_ml.jit.guards import Watch
 from aster_ml.jit.invariants import prune as prune_items
@@ -69,7 +70,7 @@ class State:
         if self.place not in places_of(t):
             return False
         part = late_part(t)
-        if settle(part.uop) is None:
+        if find_realized(part.uop) is None:
             part.realize()
         self.uop = t.uop
         pairs = zip(self.memory_now(), self.buffers, strict=True)

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from aster_ml.config import CHECK_INDEX, DEV, EXACT, JIT, JIT_BYTES
 from aster_ml.dtype import dtypes
 from aster_ml.engine import storage
-from aster_ml.engine.fallback import may_fall_back, tell
+from aster_ml.engine.fallback import may_fall_back, report_fallback
 from aster_ml.engine.items import ExecItem
 from aster_ml.engine.launch import is_recording
 from aster_ml.engine.realize import run_due
@@ -288,7 +288,7 @@ class TinyJit(Generic[T]):
         result = recording.run(inputs, written)
         if recording.is_pure and not recording.is_bound:
             again = FastPath(recording)
-            self.again = again if again.learn(args, kwargs, inputs) else None
+            self.again = again if again.remember_call(args, kwargs, inputs) else None
         return result
 
     def key_of(self, inputs: Inputs) -> tuple[Any, ...]:
@@ -419,7 +419,8 @@ class TinyJit(Generic[T]):
         """From now on the function runs as it is, for these arguments."""
         asts = [item.step.ast for item in items if item.step.ast is not None]
         root = asts[0] if asts else UOp(Ops.SINK)
-        tell("recording", root, None, error, "the function as it is, call by call,")
+        taken = "the function as it is, call by call,"
+        report_fallback("recording", root, None, error, taken)
         entry.is_given_up, entry.recordings = True, []
 
     def watch(self, inputs: Inputs) -> Watch:

@@ -16,7 +16,7 @@ from aster_ml.dtype import FLOAT_BITS, DType, can_lossless_cast, dtypes
 from aster_ml.engine import storage
 from aster_ml.engine.history import ASSIGNED, PASTS, has_past
 from aster_ml.engine.readers import enter_new, shown_above
-from aster_ml.engine.realize import settle
+from aster_ml.engine.realized import find_realized
 from aster_ml.errors import DeviceError, DTypeError, ShapeError, UnsupportedError
 from aster_ml.helpers import prod
 from aster_ml.ops import Self
@@ -292,14 +292,14 @@ def write(self: Self, value: UOp, spans: list[Span] | None = None) -> None:
         return
     self._leave()
     if self._requires_grad is not True:
-        self._former = None
+        self._old_nodes = None
     # What gradients may still need is not written over.
     is_kept = bool(PASTS.data) and has_past(self._whole)
     if self._steps is None and spans is None and (is_kept or not is_view(self._whole)):
-        self._note_former()
+        self._note_old_nodes()
         # What has no memory becomes another value; of memory that others name, a copy.
         self._whole = own_memory(value, self.device) if shows_memory(value) else value
-        if self._former is not None:
+        if self._old_nodes is not None:
             ASSIGNED.add(self.uop)
         return
     place = place_to_write(self)
@@ -318,7 +318,7 @@ def write(self: Self, value: UOp, spans: list[Span] | None = None) -> None:
     if value.dtype is not place.dtype:
         value = UOp(Ops.BITCAST, place.dtype, (value,))
     if target is None:
-        target, value = place, laid_in(self, place, value)
+        target, value = place, value_in_layout(self, place, value)
     self._whole = place.after(target.store(value))
 
 
@@ -326,17 +326,17 @@ def place_to_write(self: Self) -> UOp:
     """The memory of what self is a view of, which nobody else names, as it is now."""
     whole = without_detach(self._whole)
     if not is_view(whole) or is_shared(self) or (PASTS.data and has_past(whole)):
-        self._note_former()
+        self._note_old_nodes()
         return own_memory(whole, self.device)
     for node in buffers_of(whole):
         take_private_copy(node)
     forget_origins(whole)
     # Writes that have happened are left out, unless gradients follow them.
-    found = None if self._requires_grad else settle(whole)
+    found = None if self._requires_grad else find_realized(whole)
     return whole if found is None else found
 
 
-def laid_in(self: Self, place: UOp, value: UOp) -> UOp:
+def value_in_layout(self: Self, place: UOp, value: UOp) -> UOp:
     """The whole `place` with `value` in it where self shows it."""
     places = places_in(place.shape, self._steps)
     count = prod(place.shape)

@@ -249,7 +249,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     """
 
     __slots__ = (
-        "__weakref__", "_cell", "_former", "_ref", "_requires_grad", "_steps", "grad", "uop",
+        "__weakref__", "_cell", "_old_nodes", "_ref", "_requires_grad", "_steps", "grad", "uop",
     )  # fmt: skip
     uop: UOp
     # The key in `LIVE`.
@@ -258,7 +258,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     _cell: Cell | None
     _steps: Steps
     # The nodes before it was written to, where the memory is another one since, for gradients.
-    _former: list[weakref.ref[UOp]] | None
+    _old_nodes: list[weakref.ref[UOp]] | None
     _requires_grad: Flag
     __hash__ = object.__hash__
 
@@ -278,7 +278,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         kind = LeafRef if requires_grad is True else TensorRef
         ref = self._ref = kind(self, forget)
         self.uop = None  # type: ignore[assignment]
-        self._cell = self._steps = self.grad = self._former = None
+        self._cell = self._steps = self.grad = self._old_nodes = None
         self._requires_grad = requires_grad
         # `claim`, without a call where nobody has the node.
         if y._owner is UNSET and not y.src:
@@ -443,7 +443,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             for handle in [h for ref in list(cell.fresh) if (h := ref()) is not None]:
                 handle._note_written()
 
-    def _note_former(self) -> None:
+    def _note_old_nodes(self) -> None:
         """Keeps the nodes that stand for self, which is given other memory, while others do.
 
         So do tensors that show the same.
@@ -452,15 +452,16 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         for ref in () if cell is None else list(cell.fresh):
             handle = ref()
             if handle is not None and handle is not self and handle._cell is cell:
-                handle._note_own_former()
-        self._note_own_former()
+                handle._note_own_old_nodes()
+        self._note_own_old_nodes()
 
-    def _note_own_former(self) -> None:
+    def _note_own_old_nodes(self) -> None:
         """The same for self alone."""
         if self._requires_grad is not True or self._steps is not None:
             return
-        known = [ref for ref in self._former or () if ref() is not None]
-        self._former = known + [weakref.ref(u) for u in (self.uop, *storage.origins_of(self.uop))]
+        known = [ref for ref in self._old_nodes or () if ref() is not None]
+        own = (self.uop, *storage.origins_of(self.uop))
+        self._old_nodes = known + [weakref.ref(u) for u in own]
 
     @property
     def _whole(self) -> UOp:
@@ -515,7 +516,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             return
         if not is_view(self.uop) and not reaches(self.uop, is_buffer):
             # Numbers alone: an optimiser writes to memory. Graphs may have the node of before.
-            self._former = [weakref.ref(self.uop)]
+            self._old_nodes = [weakref.ref(self.uop)]
             self._whole = own_memory(name_of(self._whole, "detached"), self.device)
         node = self.uop
         owner = node._owner

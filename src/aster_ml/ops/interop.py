@@ -18,7 +18,7 @@ from aster_ml.device import STORAGE_KINDS
 from aster_ml.dtype import NUMPY_TYPES
 from aster_ml.engine import storage
 from aster_ml.engine.launch import is_recording
-from aster_ml.engine.realize import settle
+from aster_ml.engine.realized import find_realized
 from aster_ml.helpers import all_int
 from aster_ml.late import late
 from aster_ml.ops import Self
@@ -140,7 +140,7 @@ def shared_array(self: Self) -> np.ndarray[Any, Any] | None:
     if place is not self._whole:
         self._whole = place
         self.realize()
-    node = settle(self.uop)
+    node = find_realized(self.uop)
     if node is None or not is_view(node):
         return None
     found = storage.buffers_below(without_marks(node))

@@ -33,7 +33,7 @@ from aster_ml.ops import Self as T
 from aster_ml.ops.create import check_range, shape_of
 from aster_ml.ops.data import copied_node
 from aster_ml.ops.handle import Handle
-from aster_ml.thread_state import ENGINE, HERE
+from aster_ml.thread_state import ENGINE, STATE
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -103,8 +103,8 @@ def draw_words(half: int, count: int, device: str | tuple[str, ...]) -> UOp:
     state = copied_node(draw_state(device, count), device)
     # A recorded call of a jitted function notes the buffer of key and counter, and how many words
     # were drawn: a replay moves the counter on.
-    if HERE.note_draw is not None:
-        HERE.note_draw(state, count)
+    if STATE.note_draw is not None:
+        STATE.note_draw(state, count)
     parts = [state._mop(Ops.SHRINK, ((i, i + 1),)) for i in range(4)]
     # Past 2**32 words the key changes.
     low, high = parts[0], parts[1].alu(Ops.XOR, parts[3])
@@ -212,7 +212,7 @@ class RandomMixin(Handle):
         """Starts the streams of all devices again from `seed`."""
         if not isinstance(seed, (int, np.integer)):
             raise ArgumentError(f"manual_seed: {seed!r} is {kind_of(seed)}; an int is wanted")
-        HERE.seeded += 1
+        STATE.seeded += 1
         with ENGINE:
             STREAMS.reset(int(seed))
 

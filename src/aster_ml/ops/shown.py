@@ -15,7 +15,7 @@ import numpy as np
 from aster_ml.dtype import NUMPY_TYPES, DType
 from aster_ml.engine import storage
 from aster_ml.engine.launch import is_recording
-from aster_ml.engine.realize import settle
+from aster_ml.engine.realized import find_realized
 from aster_ml.helpers import all_int, prod
 from aster_ml.ops import Self
 from aster_ml.ops.handle import described
@@ -139,7 +139,7 @@ def known_values(x: Any) -> np.ndarray[Any, Any] | None:
     device = x.device
     if device.__class__ is tuple or is_recording() or not all_int(x.shape):
         return None
-    node = settle(x.uop)
+    node = find_realized(x.uop)
     if node is None:
         return None
     number = node.base

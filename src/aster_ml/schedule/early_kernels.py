@@ -2,13 +2,13 @@
 
 The walk down goes from the outputs to the inputs. Once it has passed all that goes into a stored
 value, its expression is settled, and so is its kernel, if nothing is merged with it later: a
-reduction of much work stays alone. Such kernels are yielded at once, so that the compiler has
+reduction of much work stays alone. Such kernels are handed on at once, so that the compiler has
 something to do while the rest is planned. What a schedule is does not depend on any of this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from aster_ml.config import DEPTH_FIRST
@@ -23,6 +23,8 @@ from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import iterations
 from aster_ml.uop.rules.linear_form import form_of
 
+# Consumes a kernel.
+Take = Callable[[FinalKernel], None]
 # Bodies with fewer nodes are planned before a kernel would be compiled.
 MANY_NODES = 300
 # The compiler is busy with so many kernels; where layers are alike there are fewer, and others that
@@ -46,8 +48,9 @@ class Candidate:
 class Ahead:
     """The stored values of one body whose kernels may be known early."""
 
-    def __init__(self, planner: StagePlanner, params: list[UOp]) -> None:
+    def __init__(self, planner: StagePlanner, params: list[UOp], take: Take) -> None:
         self.planner = planner
+        self.take = take
         self.place = {u: i for i, u in enumerate(planner.order)}
         # Numbers memory for itself, as it comes.
         self.splitter = Splitter(planner, params)
@@ -64,8 +67,8 @@ class Ahead:
             self.met.add(root)
             self.waiting.setdefault(u, []).append(Candidate(root, {root}, [root]))
 
-    def look(self, passed: UOp) -> Iterator[FinalKernel]:
-        """The walk has passed a node: yields what is known now."""
+    def look(self, passed: UOp) -> None:
+        """The walk has passed a node: hands on what is known now."""
         for candidate in self.waiting.pop(passed):
             self.spread(candidate, self.place[passed])
             if candidate.ahead:
@@ -74,7 +77,7 @@ class Ahead:
             elif candidate.nodes:
                 kernel = self.kernel_of(candidate)
                 if kernel is not None:
-                    yield kernel
+                    self.take(kernel)
 
     def spread(self, candidate: Candidate, passed: int) -> None:
         """Goes on to the sources of nodes that the walk has passed.

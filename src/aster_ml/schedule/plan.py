@@ -1,7 +1,6 @@
-"""Hop 3: from a captured body to a Schedule, cached by the body.
+"""Hop 3: from a captured body to a Schedule.
 
-What plans yields kernels as they become final, for whoever compiles them meanwhile, and returns the
-Schedule.
+Kernels are handed on as they become final, to whoever compiles them meanwhile.
 
 Where effects collide (an assign that reads its target elsewhere, a value that needs memory both
 before and after it is overwritten), the body gets one more stored value and is planned again.
@@ -9,15 +8,10 @@ before and after it is overwritten), the body gets one more stored value and is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import TypeVar
-
-from aster_ml.config import stage_key
 from aster_ml.errors import InternalError
 from aster_ml.kernel_library.rows import keep
-from aster_ml.schedule.cache import CACHE
 from aster_ml.schedule.capture import Captured
-from aster_ml.schedule.early_kernels import MANY_NODES, Ahead
+from aster_ml.schedule.early_kernels import MANY_NODES, Ahead, Take
 from aster_ml.schedule.fusion.buffer_limit import without_crowds
 from aster_ml.schedule.fusion.materialize import StagePlanner
 from aster_ml.schedule.hazards import snapshot_value, snapshot_version
@@ -34,7 +28,7 @@ from aster_ml.schedule.rewrites.sink_gather import gather_before_storing
 from aster_ml.schedule.rewrites.sink_shrink import crop_before_reducing
 from aster_ml.schedule.rewrites.split_matmul_sums import split_products
 from aster_ml.schedule.rewrites.split_reduce import split_long_reductions
-from aster_ml.schedule.steps import FinalKernel, HazardError, Schedule
+from aster_ml.schedule.steps import HazardError, Schedule
 from aster_ml.schedule.work import Plainness, Work, WorkersOf, devices_of
 from aster_ml.uop.gc_pause import uncollected
 from aster_ml.uop.graph import toposort
@@ -43,49 +37,17 @@ from aster_ml.uop.ops import Ops
 from aster_ml.uop.passes import Pass, PassClock
 from aster_ml.watch import WATCHERS
 
-T = TypeVar("T")
-
-# Yields kernels, and returns what it was to make.
-Planning = Generator[FinalKernel, None, T]
-# Consumes a kernel.
-Take = Callable[[FinalKernel], None]
-
 
 def plan(
-    captured: Captured, workers: WorkersOf, early: bool = False, again: bool = False
-) -> Planning[Schedule]:
-    """Plans what was captured; with `early` yields kernels that are known before the rest.
+    captured: Captured, workers: WorkersOf, take: Take | None = None, plain: int = 0
+) -> Schedule:
+    """Plans what was captured; `take` is called with kernels that are known before the rest.
 
-    `workers` says how many share a kernel of a device; it depends on settings alone. `again` tells
-    that the same body will be asked for once more.
+    `workers` says how many share a kernel of a device; it depends on settings alone. `plain` is one
+    of `Plainness`.
     """
-    body, settings = captured.body, stage_key("schedule")
     with uncollected():
-        order = captured.order()
-        schedule = yield from planning(body, order, workers, early)
-    CACHE.put(body, settings, schedule, order, again)
-    return schedule
-
-
-def result_of(planning: Planning[T], take: Take | None = None) -> T:
-    """Runs a planning generator to its result; `take` consumes the kernels that it yields."""
-    while True:
-        try:
-            kernel = next(planning)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        if take is not None:
-            take(kernel)
-
-
-def plan_plainly(captured: Captured, workers: WorkersOf, plain: int) -> Schedule:
-    """A plainer schedule of what was captured, which takes the place of another in the cache."""
-    with uncollected():
-        order = captured.order()
-        schedule = make_schedule(captured.body, order, workers, plain=plain)
-    CACHE.put(captured.body, stage_key("schedule"), schedule, order)
-    return schedule
+        return make_schedule(captured.body, captured.order(), workers, take, plain)
 
 
 def memory_of(store: UOp) -> int:
@@ -164,15 +126,10 @@ def order_of(made: UOp, body: UOp, order: list[UOp]) -> list[UOp]:
     return order if made is body else list(toposort(made))
 
 
-def make_schedule(body: UOp, order: list[UOp], workers: WorkersOf, plain: int = 0) -> Schedule:
-    """Plans a body, whose nodes are given sources first, from scratch."""
-    return result_of(planning(body, order, workers, plain=plain))
-
-
-def planning(
-    body: UOp, order: list[UOp], workers: WorkersOf, early: bool = False, plain: int = 0
-) -> Planning[Schedule]:
-    """`make_schedule`, which with `early` yields the kernels that are known before the rest."""
+def make_schedule(
+    body: UOp, order: list[UOp], workers: WorkersOf, take: Take | None = None, plain: int = 0
+) -> Schedule:
+    """Plans a body, whose nodes are given sources first; `take` as in `plan`."""
     params = sorted([u for u in order if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
     if [p.arg.slot for p in params] != list(range(len(params))):
         raise InternalError(f"plan: parameters are not numbered 0..{len(params) - 1}: {params}")
@@ -197,11 +154,11 @@ def planning(
             if chained:
                 planner.keep_inside(keep(order, chained))
         ahead = None
-        if early and len(order) >= MANY_NODES:
-            planner.follower = ahead = Ahead(planner, params)
+        if take is not None and len(order) >= MANY_NODES:
+            planner.follower = ahead = Ahead(planner, params, take)
         if plain == Plainness.PLAINEST:
             planner.fuse = 0
-        yield from planner.run()
+        planner.run()
         clock(MATERIALIZE, planner)
         if limits and (made := without_crowds(body, planner, limits)) is not body:
             continue

@@ -59,8 +59,9 @@ class Schedule:
     # Arguments that are one number everywhere, which no step fills.
     numbers: dict[int, Any] = field(default_factory=dict)
     bound: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False)
-    # When it was last asked for, in schedules that were made until then.
+    # For whoever keeps it: when it was last asked for, and about how many bytes it takes.
     used: int = 0
+    nbytes: int = 0
 
     def equals(self, other: Schedule) -> bool:
         """Whether another schedule does the same, in the same order, to memory of the same form."""

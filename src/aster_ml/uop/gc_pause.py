@@ -1,9 +1,9 @@
-"""Disables Python's cyclic garbage collector while graphs are built.
+"""Disables Python's cyclic garbage collector while graphs are built and modules are imported.
 
 why: graphs have no circles, but nodes by the ten thousand, and the search goes through all of them
-again and again; what is dropped goes at once, by its count of references, as ever. Where a block
-leaves many objects they count as old at once: the next search for young circles would go through
-all of them.
+again and again; what modules define stays. What is dropped goes at once, by its count of
+references, as ever. Where a block leaves many objects they count as old at once: the next search
+for young circles would go through all of them.
 
 A program's own circles are found as soon as without such blocks. A small block leaves the counts of
 the search as they are, so it comes when it is due, after the block. A large one starts them anew

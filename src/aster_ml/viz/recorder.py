@@ -133,7 +133,7 @@ class Event(NamedTuple):
     step: int = 0
 
 
-class Here(threading.local):
+class ThreadState(threading.local):
     """Position of the thread that asks."""
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ class Recorder(Watcher):
     """Record of events since `start`, until `stop`."""
 
     def __init__(self) -> None:
-        self.here = Here()
+        self.here = ThreadState()
         self.began = time.perf_counter()
         self.began_at = time.time()
         # By graph, target and settings.

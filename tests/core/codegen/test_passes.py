@@ -11,6 +11,7 @@ from aster_ml import Context, Tensor
 from aster_ml.codegen import passes
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.passes import lower, schedule_kernel
+from aster_ml.engine.caches import CACHES
 from aster_ml.errors import InternalError
 from aster_ml.schedule import plan
 from aster_ml.target import Target
@@ -61,7 +62,7 @@ def test_passes_that_run_are_recorded_in_order_with_what_they_made() -> None:
 
 
 def test_passes_of_a_schedule_are_recorded() -> None:
-    plan.CACHE.clear()
+    CACHES.forget_schedules()
     with recorded() as steps:
         Tensor.ones(3, 5).contiguous().sum(0).realize()
     assert {"fold numbers", "materialize", "kernelize", "horizontal fusion"} <= {

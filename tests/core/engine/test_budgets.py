@@ -11,10 +11,10 @@ import pytest
 
 from aster_ml import Context, Tensor, TinyJit, nn
 from aster_ml.codegen.passes import lower
+from aster_ml.engine.caches import CACHES
 from aster_ml.engine.calls import PENDING
 from aster_ml.engine.realize import prepare
 from aster_ml.engine.storage import DUE
-from aster_ml.schedule.cache import CACHE
 from aster_ml.target import Target
 from aster_ml.uop.node import METADATA, UOp
 from aster_ml.uop.sharding import MULTI_SEEN
@@ -133,7 +133,7 @@ def test_a_replay_costs_no_more_for_more_kernels() -> None:
 def test_frames_at_launch(operands) -> None:
     product(*operands).realize()
     y = product(*operands)
-    CACHE.forget_forms()
+    CACHES.graphs.clear()
     assert 1 < frames_at("Program.__call__", y.realize) <= 5
 
 

@@ -19,9 +19,8 @@ import aster_ml
 from aster_ml import GlobalCounters, Tensor, TinyJit, Variable, config, nn
 from aster_ml.config import Context
 from aster_ml.engine import sources
-from aster_ml.engine.compile import MEMORY_CACHE
+from aster_ml.engine.caches import CACHES
 from aster_ml.runtime import object_cache
-from aster_ml.schedule.cache import CACHE
 from aster_ml.uop.graph import without_names
 
 # Settings that watch or switch caches themselves; compiled results do not depend on them.
@@ -212,15 +211,15 @@ def test_no_stale_hit_when_a_setting_changes(name: str) -> None:
     x, w = normal(64, 96), normal(96, 32)
     want = program(x, w).numpy()
     assert counted(lambda: program(x, w).realize())[::2] == (0, 0)
-    schedules, kernels = set(CACHE.entries), set(MEMORY_CACHE)
+    schedules, kernels = set(CACHES.schedules.entries), set(CACHES.kernels.entries)
     with Context(**{name: other}):
         planned, _, _ = counted(lambda: program(x, w).realize())
         np.testing.assert_allclose(program(x, w).numpy(), want, rtol=2e-5)
     if "schedule" in setting.affects:
         assert planned > 0
-        assert set(CACHE.entries) != schedules
+        assert set(CACHES.schedules.entries) != schedules
     if "codegen" in setting.affects:
-        fresh = set(MEMORY_CACHE) - kernels
+        fresh = set(CACHES.kernels.entries) - kernels
         assert fresh, "kernels that were compiled under the old value have been used"
     # Back under the old value its own results are found again.
     assert counted(lambda: program(x, w).realize())[::2] == (0, 0)
@@ -261,10 +260,9 @@ def test_a_setting_that_a_stage_reads_is_in_its_key(folder: str) -> None:
 SCRIPT = """
 import numpy as np
 from aster_ml import GlobalCounters, Tensor, TinyJit, nn
+from aster_ml.engine.caches import CACHES
 from aster_ml.engine import sources
-from aster_ml.engine.compile import MEMORY_CACHE
 from aster_ml.runtime import object_cache
-from aster_ml.schedule.cache import CACHE
 
 Tensor.manual_seed(3)
 net = [nn.Conv2d(1, 4, 3), nn.BatchNorm(4), Tensor.relu, lambda t: t.flatten(1), nn.Linear(144, 5)]
@@ -281,10 +279,10 @@ x = Tensor(np.random.RandomState(0).rand(6, 1, 8, 8).astype("float32")).realize(
 y = Tensor([0, 1, 2, 3, 4, 0]).realize()
 losses = [step(x, y).item() for _ in range(4)]
 x.softmax().sort(2)[0].realize()
-print(GlobalCounters.compiled_kernels, GlobalCounters.kernel_count, len(MEMORY_CACHE))
+print(GlobalCounters.compiled_kernels, GlobalCounters.kernel_count, len(CACHES.kernels.entries))
 print(losses)
-print(sorted(body.key for body, *_ in CACHE.entries))
-print(sorted(kernel.key for kernel, *_ in MEMORY_CACHE))
+print(sorted(body.key for body, *_ in CACHES.schedules.entries))
+print(sorted(kernel.key for kernel, *_ in CACHES.kernels.entries))
 """
 
 

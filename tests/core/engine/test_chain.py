@@ -9,9 +9,7 @@ import numpy as np
 
 from aster_ml import Context, Tensor, TinyJit
 from aster_ml.allocator import MEMORY
-from aster_ml.engine import compile as engine_compile
-from aster_ml.engine.bounds import kept_nbytes
-from aster_ml.schedule.cache import CACHE, LARGE_BODY
+from aster_ml.engine.caches import CACHES, LARGE_BODY
 from aster_ml.uop.interned import NODES
 
 LENGTH = 100_000
@@ -39,8 +37,8 @@ def expected(length: int) -> tuple[float, float]:
 
 def test_a_chain_of_100_000_ops_is_computed_differentiated_and_freed() -> None:
     gc.collect()
-    CACHE.clear()
-    engine_compile.MEMORY_CACHE.clear()
+    CACHES.forget_schedules()
+    CACHES.kernels.clear()
     gc.collect()
     nodes, memory = len(NODES), MEMORY.in_use()
     start = time.process_time()
@@ -53,7 +51,7 @@ def test_a_chain_of_100_000_ops_is_computed_differentiated_and_freed() -> None:
     # The kernels stay, which are few and small; of the graph nothing does.
     assert len(NODES) - nodes < 5000
     assert MEMORY.in_use() == memory
-    engine_compile.MEMORY_CACHE.clear()
+    CACHES.kernels.clear()
     gc.collect()
     assert len(NODES) - nodes < 200
     # Twenty times what it takes; a walk that is quadratic takes hours.
@@ -62,7 +60,7 @@ def test_a_chain_of_100_000_ops_is_computed_differentiated_and_freed() -> None:
 
 def test_time_grows_with_the_length_and_not_with_its_square() -> None:
     def seconds(length: int) -> float:
-        CACHE.clear()
+        CACHES.forget_schedules()
         start = time.process_time()
         run_chain(length)
         return time.process_time() - start
@@ -74,15 +72,15 @@ def test_time_grows_with_the_length_and_not_with_its_square() -> None:
 
 
 def test_a_large_graph_is_kept_from_its_second_time_on() -> None:
-    CACHE.clear()
+    CACHES.forget_schedules()
     kept = []
     for _ in range(3):
         y = Tensor([1.0]).realize()
         for _ in range(LARGE_BODY // 2 + 100):
             y = y * 0.5 + 1
         y.realize()
-        kept.append(len(CACHE.entries))
-    CACHE.clear()
+        kept.append(len(CACHES.schedules.entries))
+    CACHES.forget_schedules()
     assert kept == [0, 1, 1]
 
 
@@ -92,26 +90,27 @@ def test_a_large_graph_of_a_jitted_function_is_kept_at_once() -> None:
             t = t * 0.5 + 1
         return t
 
-    CACHE.clear()
+    CACHES.forget_schedules()
     jitted = TinyJit(long)
     for _ in range(2):
         result = jitted(Tensor([1.0]).realize())
-    CACHE.clear()
+    CACHES.forget_schedules()
     assert jitted.latest is not None
     np.testing.assert_allclose(result.numpy(), [2.0])
 
 
 def test_schedules_past_the_limit_go() -> None:
-    CACHE.clear()
+    CACHES.forget_schedules()
     for length in range(1, 30):
         y = Tensor([1.0]).realize()
         for _ in range(length):
             y = y * 0.5 + 1
         with Context(KEPT_BYTES=500_000):
             y.realize()
-        assert kept_nbytes() <= 500_000
-        assert CACHE.nodes == sum(count for _, count in CACHE.entries.values())
-    CACHE.clear()
+        assert CACHES.nbytes <= 500_000
+        for level in (CACHES.graphs, *CACHES.levels):
+            assert level.nbytes == sum(kept.nbytes for kept in level.entries.values())
+    CACHES.forget_schedules()
 
 
 def test_a_wide_graph() -> None:

@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Device, GlobalCounters, Tensor, Variable
-from aster_ml.engine import compile as compiler
 from aster_ml.engine import disk_cache
+from aster_ml.engine.caches import CACHES
 from aster_ml.runtime import object_cache
 from aster_ml.runtime.cpu import native_call
 from aster_ml.runtime.cpu import worker as cpu_worker
-from aster_ml.schedule.cache import CACHE
 
 
 def compute(folder: Path) -> int:
     """A kernel in a folder's cache, as a new process would have it; how many were compiled."""
-    compiler.MEMORY_CACHE.clear()
-    CACHE.clear()
+    CACHES.kernels.clear()
+    CACHES.forget_schedules()
     before = GlobalCounters.compiled_kernels
     with Context(CACHEDIR=str(folder), CACHE=1):
         assert (Tensor([1.0, 2.0]).contiguous() * 3.0625 + 1).tolist() == [4.0625, 7.125]
@@ -94,8 +93,8 @@ def test_kernels_of_sizes_that_depend_on_variables_are_kept(tmp_path: Path) -> N
     x = Tensor(np.arange(1 << 16, dtype=np.float32)).realize()
 
     def compute(count: int) -> int:
-        compiler.MEMORY_CACHE.clear()
-        CACHE.clear()
+        CACHES.kernels.clear()
+        CACHES.forget_schedules()
         before = GlobalCounters.compiled_kernels
         with Context(CACHEDIR=str(tmp_path), CACHE=1):
             found = (x[: n.bind(count)] * 3 + 1).realize()

@@ -20,6 +20,7 @@ from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.device import Device
 from aster_ml.engine import compile as compiling
 from aster_ml.engine import fallback
+from aster_ml.engine.caches import CACHES
 from aster_ml.engine.fallback import FallbackWarning, may_fall_back, read_failure
 from aster_ml.engine.memory import check_plan, plan_apart, plan_memory
 from aster_ml.engine.realize import schedule_uops
@@ -33,7 +34,6 @@ from aster_ml.errors import (
     ShapeError,
 )
 from aster_ml.runtime.cpu import llvm_jit
-from aster_ml.schedule.cache import CACHE
 from aster_ml.schedule.kernels import tile_parts
 from aster_ml.target.costs import ASSUMED
 from tests.core.kernel_checks import kernel_of, memory
@@ -56,9 +56,9 @@ def nothing_known(tmp_path: Path) -> Iterator[None]:
     """No schedule and no kernel is known from before, or to others afterwards."""
 
     def forget() -> None:
-        CACHE.clear()
-        compiling.MEMORY_CACHE.clear()
-        fallback.TOLD.clear()
+        CACHES.forget_schedules()
+        CACHES.kernels.clear()
+        fallback.REPORTED.clear()
 
     forget()
     with Context(STRICT=0, CACHE=0, CACHEDIR=str(tmp_path)):

@@ -16,7 +16,7 @@ from aster_ml import Context, GlobalCounters, Tensor
 from aster_ml.backend import ONCE
 from aster_ml.device import Device
 from aster_ml.engine import disk_cache
-from aster_ml.engine.compile import MEMORY_CACHE
+from aster_ml.engine.caches import CACHES
 from aster_ml.engine.disk_cache import DiskCache
 from aster_ml.engine.module_batches import FEWEST_CHARACTERS, MOST_CHARACTERS, Batches, Draft
 from aster_ml.engine.storage import buffer_of
@@ -209,7 +209,7 @@ def test_a_second_process_compiles_nothing_whatever_was_together(tmp_path: Path)
 
 def test_counters_tell_of_kernels_and_not_of_batches() -> None:
     with Context(CACHE=0):
-        MEMORY_CACHE.clear()
+        CACHES.kernels.clear()
         before = GlobalCounters.compiled_kernels
         values = [Tensor(np.ones((7 + i, 9), np.float32)).exp2().sum(axis=i % 2) for i in range(6)]
         Tensor.realize(*values)

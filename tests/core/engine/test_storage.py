@@ -146,7 +146,7 @@ def test_no_nodes_stay_from_step_to_step(kind: Callable[[list[Tensor]], SGD]) ->
         # The count of batches is a number, and another one after each step: whether something
         # beside the test holds that number is chance.
         nodes = [op for op, *_ in NODES if op is not Ops.CONST]
-        return len(nodes), len(storage.STAND_INS), GlobalCounters.schedule_misses
+        return len(nodes), len(storage.REALIZED_VIEWS), GlobalCounters.schedule_misses
 
     with Tensor.train():
         for _ in range(4):

@@ -15,7 +15,8 @@ import pytest
 
 from aster_ml import Context, GlobalCounters, Tensor
 from aster_ml.device import Device
-from aster_ml.engine.compile import MEMORY_CACHE, compile_kernels
+from aster_ml.engine.caches import CACHES
+from aster_ml.engine.compile import compile_kernels
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.engine.worker_pool import SWITCH_S, WorkerPool
 from aster_ml.errors import CompileError
@@ -159,7 +160,7 @@ def test_kernels_compiled_in_threads_are_right(threads: int) -> None:
     values = kernels(12)
     expected = [np.exp2(normal(7 + i, 9).numpy()).sum(axis=i % 2) for i in range(12)]
     with Context(CACHE=0, THREADS=threads):
-        MEMORY_CACHE.clear()
+        CACHES.kernels.clear()
         before = GlobalCounters.compiled_kernels
         Tensor.realize(*values)
     assert GlobalCounters.compiled_kernels - before >= 12
@@ -178,7 +179,7 @@ def test_the_compiler_gets_each_kernel_once(count: int, threads: int, monkeypatc
     values = kernels(count)
     monkeypatch.setattr(CpuBackend, "compile", note)
     with Context(CACHE=0, THREADS=threads):
-        MEMORY_CACHE.clear()
+        CACHES.kernels.clear()
         Tensor.realize(*values)
     made = [text for source in seen for text in re.findall(r"^define .*?^}", source, re.M | re.S)]
     assert len(made) == len(set(made)) == count
@@ -190,7 +191,7 @@ def test_equal_kernels_are_compiled_once() -> None:
     steps = schedule_uops([t.uop for t in kernels(2)])[0].steps
     asts = [(step.ast, Device["CPU"]) for step in steps if step.ast is not None]
     with Context(CACHE=0):
-        MEMORY_CACHE.clear()
+        CACHES.kernels.clear()
         before = GlobalCounters.compiled_kernels
         found = compile_kernels([*asts, *asts])
         assert GlobalCounters.compiled_kernels - before == len(set(asts))
@@ -206,11 +207,11 @@ def test_a_kernel_that_is_refused_leaves_nothing_behind(monkeypatch) -> None:
         raise CompileError("refused")
 
     with Context(CACHE=0, THREADS=3):
-        MEMORY_CACHE.clear()
+        CACHES.kernels.clear()
         monkeypatch.setattr(CpuBackend, "compile", refuse)
         with pytest.raises(CompileError, match="refused"):
             Tensor.realize(*values)
-        assert not MEMORY_CACHE
+        assert not CACHES.kernels.entries
         monkeypatch.undo()
         Tensor.realize(*values)
     assert gc.isenabled()
@@ -285,13 +286,13 @@ def test_what_launches_need_is_made_ready_beside_kernels(monkeypatch) -> None:
         CpuBackend, "prepare", lambda self: made.append(threading.current_thread().name)
     )
     with Context(CACHE=0, THREADS=2):
-        MEMORY_CACHE.clear()
+        CACHES.kernels.clear()
         Tensor.realize(*kernels(3))
         assert len(made) == 1
         assert made[0] != threading.current_thread().name
         Tensor.realize(*kernels(3))
     with Context(CACHE=0, THREADS=1):
-        MEMORY_CACHE.clear()
+        CACHES.kernels.clear()
         Tensor.realize(*kernels(4))
     assert len(made) == 1
 
@@ -302,6 +303,6 @@ def test_an_error_of_making_ready_is_raised(monkeypatch) -> None:
 
     monkeypatch.setattr(CpuBackend, "prepare", refuse)
     with Context(CACHE=0, THREADS=2):
-        MEMORY_CACHE.clear()
+        CACHES.kernels.clear()
         with pytest.raises(CompileError, match="refused"):
             Tensor.realize(*kernels(5))

@@ -9,7 +9,7 @@ import pytest
 
 from aster_ml import GlobalCounters, Tensor, dtypes
 from aster_ml.engine import storage
-from aster_ml.thread_state import HERE
+from aster_ml.thread_state import STATE
 from tests.core.tensor_checks import check_tensor
 
 # What tinygrad 0.12 gives for manual_seed(42): the same generator, counted in the same order.
@@ -135,7 +135,7 @@ def test_equal_calls_share_a_schedule() -> None:
 
 def test_a_recorder_sees_every_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(HERE, "note_draw", lambda *event: seen.append(event))
+    monkeypatch.setattr(STATE, "note_draw", lambda *event: seen.append(event))
     Tensor.manual_seed(3)
     Tensor.rand(5)
     Tensor.randn(4)

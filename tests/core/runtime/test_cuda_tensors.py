@@ -17,10 +17,10 @@ from aster_ml.backend import Call, Grid
 from aster_ml.codegen.passes import lower
 from aster_ml.config import Context
 from aster_ml.device import Device
+from aster_ml.engine.caches import CACHES
 from aster_ml.errors import DeviceError
 from aster_ml.runtime import verdicts
 from aster_ml.runtime.cuda import device as cuda
-from aster_ml.schedule.cache import CACHE
 from aster_ml.target import UNTRIED
 from tests.core.kernel_checks import kernel_of
 from tests.shim import cuda_stub
@@ -194,7 +194,7 @@ def test_boxes_wait_for_a_self_test(driver: cuda_stub.Stub, tmp_path: Path) -> N
 
     def encoded(device: str) -> int:
         # The target of a device that is open does not change but here.
-        CACHE.clear()
+        CACHES.forget_schedules()
         before = driver.calls(ENCODE)
         x, y = Tensor(a, device=device).realize(), Tensor(b, device=device).realize()
         found = x.matmul(y, dtype=dtypes.float32).numpy()

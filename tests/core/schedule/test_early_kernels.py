@@ -11,8 +11,8 @@ import pytest
 
 from aster_ml import Context, GlobalCounters, Tensor, nn
 from aster_ml.device import Device
-from aster_ml.engine.compile import MEMORY_CACHE, Compilation, key_of
-from aster_ml.engine.early import Early
+from aster_ml.engine.caches import CACHES
+from aster_ml.engine.compile import Compilation, EarlyKernels, key_of
 from aster_ml.engine.realize import prepare
 from aster_ml.errors import InternalError
 from aster_ml.schedule import early_kernels, plan
@@ -53,7 +53,7 @@ def images() -> list[Tensor]:
 
 def planned(tensors: list[Tensor], found: list[UOp] | None = None) -> Schedule:
     """The schedule, planned anew; what is handed on meanwhile goes to `found`."""
-    plan.CACHE.clear()
+    CACHES.forget_schedules()
     take = None if found is None else lambda kernel: found.append(kernel.ast)
     prepared = prepare([t.uop for t in tensors], take)
     assert prepared is not None
@@ -102,18 +102,18 @@ def test_nothing_of_planning_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(plan.StagePlanner, "__init__", note)
     compilations: list[weakref.ref[object]] = []
-    take = Early.take
+    take = EarlyKernels.take
 
-    def noted(self: Early, kernel: FinalKernel) -> None:
+    def noted(self: EarlyKernels, kernel: FinalKernel) -> None:
         take(self, kernel)
         if self.compilation is not None:
             compilations.append(weakref.ref(self.compilation))
 
-    monkeypatch.setattr(Early, "take", noted)
+    monkeypatch.setattr(EarlyKernels, "take", noted)
     value = rows(12)
     with Context(CACHE=0, THREADS=2):
-        MEMORY_CACHE.clear()
-        plan.CACHE.clear()
+        CACHES.kernels.clear()
+        CACHES.forget_schedules()
         gc.collect()
         gc.disable()
         try:
@@ -147,12 +147,12 @@ def test_what_effects_come_between_waits() -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_results_are_those_of_numpy(threads: int) -> None:
     with Context(CACHE=0, THREADS=threads):
-        MEMORY_CACHE.clear()
-        plan.CACHE.clear()
+        CACHES.kernels.clear()
+        CACHES.forget_schedules()
         before = GlobalCounters.compiled_kernels
         value = rows(10)
         wanted = len({*kernels(planned([value]))})
-        plan.CACHE.clear()
+        CACHES.forget_schedules()
         found = value.numpy()
         assert GlobalCounters.compiled_kernels - before >= wanted
     x = np.random.RandomState(0).randn(256, 192).astype(np.float32)
@@ -175,12 +175,12 @@ def test_each_kernel_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Compilation, "begin", note)
     with Context(CACHE=0, THREADS=2):
-        MEMORY_CACHE.clear()
-        plan.CACHE.clear()
+        CACHES.kernels.clear()
+        CACHES.forget_schedules()
         value = rows(12)
         asts = set(kernels(planned([value])))
-        MEMORY_CACHE.clear()
-        plan.CACHE.clear()
+        CACHES.kernels.clear()
+        CACHES.forget_schedules()
         begun.clear()
         before = GlobalCounters.compiled_kernels
         value.realize()
@@ -195,8 +195,8 @@ def test_an_error_of_planning_ends_the_threads(monkeypatch: pytest.MonkeyPatch) 
     value = rows(12)
     value_again = rows(12)
     with Context(CACHE=0, THREADS=2):
-        MEMORY_CACHE.clear()
-        plan.CACHE.clear()
+        CACHES.kernels.clear()
+        CACHES.forget_schedules()
         before = threading.active_count()
         put_in_place(monkeypatch, "schedule.plan.merge_drafts", refuse)
         with pytest.raises(InternalError, match="refused"):
@@ -226,8 +226,8 @@ def test_where_nothing_is_compiled_early(
 ) -> None:
     ast = kernels(planned([rows(1)]))[0]
     with Context(THREADS=2, CACHE=0):
-        MEMORY_CACHE.clear()
-        begun = Early()
+        CACHES.kernels.clear()
+        begun = EarlyKernels()
         with Context(**setting):
             begun.take(FinalKernel(ast, "CPU"))
         assert begun.compilation is None

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor, TinyJit
+from aster_ml.engine.caches import CACHES
 from aster_ml.engine.memory import check_plan
-from aster_ml.schedule.cache import CACHE
 from tests.core.random_programs import Program, draw_program
 
 
@@ -94,9 +94,9 @@ def test_random_graphs_replayed() -> None:
 
 
 def test_memory_of_all_of_them_is_planned_without_overlap() -> None:
-    CACHE.clear()
+    CACHES.forget_schedules()
     check_seeds(range(7000, 7030), steps=40, assigns=True)
-    plans = [bound for schedule, _ in CACHE.entries.values() for bound in schedule.bound.values()]
+    plans = [b for s in CACHES.schedules.entries.values() for b in s.bound.values()]
     with_temporaries = 0
     for bound in plans:
         check_plan(bound.schedule, bound.memory)

@@ -90,7 +90,7 @@ def test_steps_leave_nothing_behind() -> None:
             steps.step()
             del x, y
             gc.collect()
-            counts.append((len(PARTS), len(storage.BUFFERS), len(storage.STAND_INS)))
+            counts.append((len(PARTS), len(storage.BUFFERS), len(storage.REALIZED_VIEWS)))
     assert counts[-1] == counts[-2] == counts[-3]
 
 

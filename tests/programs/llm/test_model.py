@@ -17,7 +17,7 @@ from aster_ml import Tensor, TinyJit, Variable
 from aster_ml.apps.llm.architectures import ARCHITECTURES, read_config
 from aster_ml.apps.llm.model import Chunk, Model, Rows
 from aster_ml.apps.llm.weights import INT8, load_weights
-from aster_ml.engine.realize import settle
+from aster_ml.engine.realized import find_realized
 from aster_ml.errors import FormatError
 from aster_ml.formats.ggml.blocks import NAMED
 from aster_ml.formats.interleaved import INTERLEAVED
@@ -233,7 +233,7 @@ def test_weights_of_integer_products_leave_nothing_to_compute(tmp_path: pathlib.
     assert set(weights.interleaved).isdisjoint(weights.tensors)
     # What waits to be computed is asked about at each write, which is once a token.
     words = [t for matrix in weights.interleaved.values() for t in matrix.memory()]
-    assert [t for t in words if settle(t.uop) is None] == []
+    assert [t for t in words if find_realized(t.uop) is None] == []
     assert (
         np.abs(
             answer(model, TOKENS) - answer(make(tmp_path / "y.gguf", "llama Q4_1"), TOKENS)

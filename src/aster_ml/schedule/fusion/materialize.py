@@ -12,7 +12,7 @@ value, at which indices, inside which loops; and a cost decides whether it is st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from aster_ml.schedule.fusion.inline import Expressions
@@ -29,7 +29,6 @@ from aster_ml.schedule.fusion.uses import (
 from aster_ml.schedule.rewrites.disjoint_pads import chosen_by, is_inside
 from aster_ml.schedule.rewrites.layout import order_of_axes
 from aster_ml.schedule.rewrites.stacks import stacked_size
-from aster_ml.schedule.steps import FinalKernel
 from aster_ml.uop.movement import both
 from aster_ml.uop.node import UOp, need
 from aster_ml.uop.ops import MOVEMENT, AxisType, Ops
@@ -50,8 +49,8 @@ class Follower(Protocol):
     def meet(self, u: UOp, root: UOp) -> None:
         """A reduction that a stored value is, or is made of."""
 
-    def look(self, passed: UOp) -> Iterator[FinalKernel]:
-        """The walk has passed a node that it waits for: the kernels that are known now."""
+    def look(self, passed: UOp) -> None:
+        """The walk has passed a node that it waits for."""
 
 
 class StagePlanner(Decisions, Expressions):
@@ -61,23 +60,20 @@ class StagePlanner(Decisions, Expressions):
         super().__init__(body, order)
         self.follower: Follower | None = None
 
-    def run(self) -> Iterator[FinalKernel]:
-        """Decides which values are stored, and inlines the others: one `Materialized` each.
-
-        Yields the kernels that a follower knows on the way.
-        """
-        yield from self.go_down()
+    def run(self) -> None:
+        """Decides which values are stored, and inlines the others: one `Materialized` each."""
+        self.go_down()
         # They hold each other, and Python's search for circles rests.
         self.follower = None
         self.go_up(self.order)
 
-    def go_down(self) -> Iterator[FinalKernel]:
+    def go_down(self) -> None:
         """Consumers first: how is each node read, and is it stored?"""
         forced, readings, follower = self.forced, self.readings, self.follower
         passed: UOp | None = None
         for u in reversed(self.order):
             if follower is not None and passed is not None and passed in follower.waiting:
-                yield from follower.look(passed)
+                follower.look(passed)
             passed = u
             op = u.op
             if op is STORE:

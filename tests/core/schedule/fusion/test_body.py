@@ -8,8 +8,8 @@ import pytest
 
 from aster_ml import Tensor
 from aster_ml.dtype import dtypes
+from aster_ml.engine.caches import CACHES
 from aster_ml.engine.realize import prepare
-from aster_ml.schedule.cache import CACHE
 from aster_ml.schedule.capture import Beforehand, capture
 from aster_ml.schedule.fusion.body import Body, sum_of_steps
 from aster_ml.schedule.kernels import kernelize
@@ -30,7 +30,7 @@ def layers_of(count: int) -> Schedule:
     weights = [Tensor.ones(48, 48).contiguous().realize() for _ in range(count)]
     for w in weights:
         x = (x - x.mean(1, keepdim=True)) @ w + x
-    CACHE.clear()
+    CACHES.forget_schedules()
     prepared = prepare([x.uop])
     assert prepared is not None
     return prepared[2]

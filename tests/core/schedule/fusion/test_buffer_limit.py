@@ -11,7 +11,9 @@ import pytest
 
 from aster_ml import Tensor
 from aster_ml.engine import realize
-from aster_ml.schedule.cache import CACHE
+from aster_ml.engine.caches import CACHES
+from aster_ml.schedule.capture import Captured
+from aster_ml.schedule.steps import Schedule
 
 LIMIT = 4
 Make = Callable[[list[Any]], Any]
@@ -37,14 +39,14 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     plain = realize.workers_of
     monkeypatch.setattr(realize, "workers_of", lambda d: plain(d)._replace(buffers=LIMIT))
     found: list[int] = []
-    put = CACHE.put
+    put = CACHES.put_schedule
 
-    def note(body: Any, settings: Any, schedule: Any, order: Any, again: bool = False) -> None:
+    def note(captured: Captured, schedule: Schedule, again: bool = False) -> None:
         found.extend([len(step.slots) for step in schedule.steps if step.kind == "kernel"])
-        put(body, settings, schedule, order, again)
+        put(captured, schedule, again)
 
-    monkeypatch.setattr(CACHE, "put", note)
-    CACHE.clear()
+    monkeypatch.setattr(CACHES, "put_schedule", note)
+    CACHES.forget_schedules()
     return found
 
 
@@ -58,7 +60,7 @@ def test_no_kernel_has_more(limited: list[int], name: str, count: int) -> None:
     np.testing.assert_allclose(found, wanted(arrays), rtol=1e-5, atol=1e-5)
     assert max(limited) <= LIMIT
     assert len(limited) > 1
-    CACHE.clear()
+    CACHES.forget_schedules()
 
 
 def test_several_results_of_one_loop_share_a_kernel_as_far_as_it_goes(limited: list[int]) -> None:
@@ -70,4 +72,4 @@ def test_several_results_of_one_loop_share_a_kernel_as_far_as_it_goes(limited: l
     for k, result in enumerate(results):
         np.testing.assert_allclose(result.numpy(), arrays[k] * arrays[0] + arrays[k + 1], rtol=1e-6)
     assert max(limited) <= LIMIT
-    CACHE.clear()
+    CACHES.forget_schedules()

@@ -9,7 +9,7 @@ import pytest
 
 from aster_ml import Context, GlobalCounters, Tensor
 from aster_ml.engine import realize
-from aster_ml.schedule.cache import CACHE
+from aster_ml.engine.caches import CACHES
 
 NESTED, TURNS = 256, 100
 
@@ -20,7 +20,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = realize.workers_of
     limits = {"number": 4, "nested": NESTED, "turns": TURNS}
     monkeypatch.setattr(realize, "workers_of", lambda d: plain(d)._replace(**limits))
-    CACHE.clear()
+    CACHES.forget_schedules()
 
 
 def drawn(*shape: int) -> Any:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from aster_ml import Context, Tensor, TinyJit, Variable, dtypes, nn
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.engine.caches import CACHES
 from aster_ml.engine.memory import check_plan, plan_memory
 from aster_ml.engine.program import get_program
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import ArgumentError
 from aster_ml.ops.winograd import Way, winograd
-from aster_ml.schedule.cache import CACHE
 from aster_ml.schedule.kernels import tile_parts
 from aster_ml.schedule.steps import Schedule
 from aster_ml.target.costs import ASSUMED
@@ -36,10 +36,10 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Runs wherever there can be one, with parts of a few rows."""
     monkeypatch.setattr(tile_parts, "ASSUMED", replace(ASSUMED, part_nbytes=1 << 9))
     monkeypatch.setattr(tile_parts, "MIN_ROWS", 4)
-    CACHE.clear()
+    CACHES.forget_schedules()
     with Context(DEPTH_FIRST=2):
         yield
-    CACHE.clear()
+    CACHES.forget_schedules()
 
 
 def random(*shape: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from aster_ml.codegen.apply import apply, upcast
 from aster_ml.codegen.decompose.slots import more_slots, takes_long
@@ -63,11 +64,17 @@ from aster_ml.codegen.transforms.trip_counts import windows_of
 from aster_ml.codegen.transforms.unroll_stacks import write_out_stacks
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, prod
+from aster_ml.late import late_function
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import VALUES, AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
+
+if TYPE_CHECKING:
+    from aster_ml.codegen.policy.gpu.heuristic import choose_group_opts
+else:
+    choose_group_opts = late_function("codegen.policy.gpu.heuristic", "choose_group_opts")
 
 # Steps of a sum in its own dtype, half as many where no wider one is left; longer sums are sums of
 # sums. Source: NumPy's pairwise_sum (loops_utils.h.src), which adds as many to each of eight sums.

@@ -8,7 +8,7 @@ import pytest
 from aster_ml import GlobalCounters, Tensor, TinyJit, nn
 from aster_ml.engine.counters import TOTALS
 from aster_ml.schedule.capture import Captured, capture
-from aster_ml.schedule.starts import WITH_NUMBERS, MovingSlices
+from aster_ml.schedule.slice_offsets import WITH_NUMBERS, with_variables
 from aster_ml.uop.node import UOp
 
 
@@ -29,7 +29,7 @@ def test_a_loop_over_batches_plans_three_times() -> None:
 
 def test_a_place_that_has_numbers_keeps_them_when_it_is_planned_again() -> None:
     x = Tensor.arange(60).reshape(20, 3).contiguous().realize()
-    moving = MovingSlices()
+    planned: dict[UOp, list[dict[str, int]]] = {}
     buffer = x.uop.base
 
     def body(start: int) -> Captured:
@@ -37,11 +37,16 @@ def test_a_place_that_has_numbers_keeps_them_when_it_is_planned_again() -> None:
         place = UOp.new_buffer("CPU", 12, buffer.dtype).reshape((4, 3))
         return capture([place.store(value)], [], lambda u: None)
 
+    def planned_of(body: UOp, count: int) -> list[dict[str, int]]:
+        assert count > 5
+        return planned.setdefault(body, [])
+
     first, second, third = body(0), body(5), body(9)
     for _ in range(3):
-        assert moving.with_variables(first) is first
-        assert moving.with_variables(second) is second
-        assert sorted(moving.with_variables(third).values.values()) == [9]
+        assert with_variables(first, planned_of) is first
+        assert with_variables(second, planned_of) is second
+        assert sorted(with_variables(third, planned_of).values.values()) == [9]
+    assert [len(offsets) for offsets in planned.values()] == [WITH_NUMBERS]
 
 
 def test_training_on_slices_compiles_no_kernel_for_each() -> None:

@@ -1,10 +1,10 @@
-"""Sessions: of a graph whose form was realized before, from nodes to launch in one look-up.
+"""Runs the recorded graph of a form that was realized before: from nodes to launch in one look-up.
 
 Receives a tensor whose node is to be computed; returns memory with its value, or None where the
-long way (`engine/realize`) has to go. That way tells of what it has realized (`learn`). A form is
-the graph without its memory: ops, dtypes, arguments, which node reads which, and sizes of buffers.
-Of equal forms, under the same settings, all is equal that hops 1 to 5 work out, so what is left is
-to give memory to the launches, which are one recorded graph.
+long way (`engine/realize`) has to go. That way tells of what it has realized (`remember_plan`). A
+form is the graph without its memory: ops, dtypes, arguments, which node reads which, and sizes of
+buffers. Of equal forms, under the same settings, all is equal that hops 1 to 5 work out, so what is
+left is to give memory to the launches, which are one recorded graph.
 
 It knows no rule of its own: where a node is in any way special (effects, marks, bound variables,
 values that were realized before), where somebody observes or waits, the long way goes.
@@ -21,11 +21,11 @@ from aster_ml.backend import Call, Graph
 from aster_ml.config import DEBUG, SPEC, stage_key
 from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
+from aster_ml.engine.caches import CACHES, Mark
 from aster_ml.engine.calls import PENDING
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.launch import Bound, call_of, graph_of
-from aster_ml.schedule.cache import CACHE
-from aster_ml.thread_state import ENGINE, HERE, take_turn
+from aster_ml.thread_state import ENGINE, STATE, take_turn
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
@@ -36,11 +36,13 @@ BUFFER, DETACH, NAME, RESHAPE = Ops.BUFFER, Ops.DETACH, Ops.NAME, Ops.RESHAPE
 PLAIN = ELEMENTWISE | MOVEMENT | {BUFFER, Ops.CONST, DETACH, Ops.DEVICE, Ops.REDUCE}
 # Larger graphs gain little.
 MOST_NODES = 64
-# Under which key the table of forms stands among the keys of stages.
-TABLE = "session"
+# Under which key the settings of forms stand among the keys of stages.
+STAGE = "recorded"
+# Of a form without a graph, so that it is not looked at each time.
+NO_GRAPH = Mark()
 
 
-class Seen:
+class RecordedGraph(Mark):
     """Plan of a form: its schedule, the recorded graph, and the places of its memory in it.
 
     `inputs` are the BUFFERs of the form in its order, each with the places (call, slot) where the
@@ -68,12 +70,18 @@ class Seen:
         self.mem = sum([c.estimates.mem for c in kernels])
 
 
-def form_of(root: UOp) -> tuple[list[Any], list[UOp]] | None:
-    """The form of a graph, and its BUFFERs; None of one that is large, or in any way special."""
+def form_of(root: UOp) -> tuple[tuple[Any, ...], list[UOp]] | None:
+    """The form of a graph under the settings of now, and its BUFFERs.
+
+    None of a graph that is large, or in any way special.
+    """
+    settings = settings_now()
+    if settings is None:
+        return None
     while root.op is NAME:
         root = root.src[0]
     order, number = [root], {root: 0}
-    form: list[Any] = []
+    form = [settings]
     buffers: list[UOp] = []
     for u in order:
         op = u.op
@@ -101,17 +109,17 @@ def form_of(root: UOp) -> tuple[list[Any], list[UOp]] | None:
             form.append(at)
         if len(order) > MOST_NODES:
             return None
-    return form, buffers
+    return tuple(form), buffers
 
 
-def table_now() -> dict[Any, Seen | None] | None:
-    """The forms that are known under the settings of now; None where the long way has to go."""
-    keys = HERE.stage_keys
-    if TABLE not in keys:
+def settings_now() -> object | None:
+    """Stands for the settings of now in forms; None where the long way has to go."""
+    keys = STATE.stage_keys
+    if STAGE not in keys:
         key = (*stage_key("schedule"), *stage_key("codegen"))
-        keys[TABLE] = None if DEBUG or SPEC else CACHE.forms.setdefault(key, {})
-    table: dict[Any, Seen | None] | None = keys[TABLE]
-    return table
+        keys[STAGE] = None if DEBUG or SPEC else CACHES.settings.setdefault(key, object())
+    found: object | None = keys[STAGE]
+    return found
 
 
 def names_of_node(tensor: Any) -> int:
@@ -131,28 +139,19 @@ class Alone:
 ONE_NAME = names_of_node(Alone())
 
 
-def memory_now(u: UOp) -> Buffer | None:
-    """The memory that a node shows whole, where nothing is to be computed or written before."""
-    if HERE.observers or PENDING or storage.DUE.data or WATCHERS:
-        return None
-    while (u.op is RESHAPE and len(u.src) == 1) or u.op is NAME:
-        u = u.src[0]
-    return storage.buffer_of(u).ensure_allocated() if u.op is BUFFER else None
-
-
-def realize_seen(tensor: Any) -> UOp | None:
+def run_recorded(tensor: Any) -> UOp | None:
     """Memory with the value of a tensor's node, where a graph of its form is known."""
-    if HERE.observers or PENDING or storage.DUE.data or WATCHERS:
+    if STATE.observers or PENDING or storage.DUE.data or WATCHERS:
         return None
     with ENGINE:
         take_turn()
-        table = table_now()
-        found = form_of(tensor.uop) if table else None
-        if table is None or found is None:
+        graphs = CACHES.graphs.entries
+        found = form_of(tensor.uop) if graphs else None
+        if found is None:
             return None
         form, buffers = found
-        seen = table.get(tuple(form))
-        if seen is None:
+        seen = graphs.get(form)
+        if seen.__class__ is not RecordedGraph:
             return None
         known, graph = storage.BUFFERS.data, seen.graph
         memories = []
@@ -176,8 +175,9 @@ def realize_seen(tensor: Any) -> UOp | None:
         storage.BUFFERS[base] = made
         for call, slot in seen.output:
             graph.set_handle(call, slot, made._handle)
-        seen.schedule.used = CACHE.turn
+        seen.schedule.used = CACHES.turn
         totals = TOTALS
+        totals.graph_hits += 1
         totals.schedule_hits += 1
         totals.kernel_count += seen.kernels
         totals.global_ops += seen.ops
@@ -190,13 +190,12 @@ def realize_seen(tensor: Any) -> UOp | None:
         return memory
 
 
-def learn(root: UOp, memory: UOp, bound: Bound, buffers: Sequence[UOp]) -> None:
+def remember_plan(root: UOp, memory: UOp, bound: Bound, buffers: Sequence[UOp]) -> None:
     """Notes what a node was realized to: `memory`, which is new, by a schedule on these BUFFERs."""
-    table, found = table_now(), form_of(root)
-    if table is None or found is None or (form := tuple(found[0])) in table:
+    found = form_of(root)
+    if found is None or found[0] in CACHES.graphs.entries:
         return
-    # Also what has no graph, so that it is not looked at each time.
-    table[form] = None
+    CACHES.graphs.put(found[0], NO_GRAPH)
     schedule = bound.schedule
     memories = {i: storage.buffer_of(u) for i, u in enumerate(buffers)} | bound.kept
     places: dict[int, list[tuple[int, int]]] = {}
@@ -215,4 +214,5 @@ def learn(root: UOp, memory: UOp, bound: Bound, buffers: Sequence[UOp]) -> None:
     if graph is not None:
         slots = {u: i for i, u in enumerate(buffers)}
         inputs = [places.get(slots[u], []) for u in found[1]]
-        table[form] = Seen(bound, graph, inputs, places[slots[memory.base]], memory)
+        made = RecordedGraph(bound, graph, inputs, places[slots[memory.base]], memory)
+        CACHES.graphs.put(found[0], made)

@@ -11,9 +11,9 @@ import pytest
 
 from aster_ml import Context, GlobalCounters, Tensor, TinyJit, dtypes
 from aster_ml.device import Device
-from aster_ml.engine import session
+from aster_ml.engine import recorded
+from aster_ml.engine.caches import CACHES
 from aster_ml.engine.storage import buffer_of
-from aster_ml.schedule.cache import CACHE
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -25,15 +25,15 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each realize since then was answered from a form that was seen."""
     seen: list[bool] = []
-    real = session.realize_seen
+    real = recorded.run_recorded
 
     def note(tensor: Tensor) -> object:
         memory = real(tensor)
         seen.append(memory is not None)
         return memory
 
-    monkeypatch.setattr("aster_ml.tensor.realize_seen", note)
-    CACHE.forget_forms()
+    monkeypatch.setattr("aster_ml.tensor.run_recorded", note)
+    CACHES.graphs.clear()
     return seen
 
 
@@ -158,7 +158,7 @@ def test_settings_and_forgotten_schedules_take_the_long_way(ways: list[bool]) ->
         (a * 7).realize()
         assert ways == [False]
         assert third(lambda: a * 7, ways)
-    CACHE.clear()
+    CACHES.forget_schedules()
     ways.clear()
     (a * 7).realize()
     assert ways == [False]

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from aster_ml.engine import session
-from aster_ml.schedule.cache import CACHE
+from aster_ml.engine import recorded
+from aster_ml.engine.caches import CACHES
 from tests.fuzz.budget import check_all, draws
 from tests.fuzz.random_kernels import Drawing
 
@@ -31,9 +31,9 @@ def differences(seed: int) -> str | None:
     program = Drawing(seed).program()
     wanted = []
     for turn in range(TURNS):
-        CACHE.forget_forms()
+        CACHES.graphs.clear()
         wanted.append(bits(program, 100 * seed + turn))
-    CACHE.forget_forms()
+    CACHES.graphs.clear()
     for turn in range(TURNS):
         if bits(program, 100 * seed + turn) != wanted[turn]:
             return f"turn {turn} differs: {program.text}"
@@ -44,14 +44,14 @@ def test_looked_up_is_what_the_long_way_computes(
     record_property: Callable[[str, str], None], monkeypatch
 ) -> None:
     hits = []
-    real = session.realize_seen
+    real = recorded.run_recorded
 
     def count(tensor: object) -> object:
         memory = real(tensor)
         hits.append(memory is not None)
         return memory
 
-    monkeypatch.setattr("aster_ml.tensor.realize_seen", count)
+    monkeypatch.setattr("aster_ml.tensor.run_recorded", count)
     seeds = draws(25, 2000)
     check_all("programs looked up", seeds, differences, record_property)
     assert sum(hits) >= len(seeds) // 3

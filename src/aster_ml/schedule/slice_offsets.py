@@ -1,8 +1,8 @@
-"""Slices that move: bodies which differ in nothing but where their slices begin share a schedule.
+"""Makes variables of the offsets of slices, so that bodies which differ in them alone share a plan.
 
-Receives what was captured and is not planned yet; returns it as it is, or, from the third place on
-at which the same slices begin, with variables for their starts. What a start is worth goes with the
-values of users' variables.
+Receives what was captured and is not planned yet; returns it as it is, or, from the third offset on
+of the same slices, with variables for their offsets. Their numbers go with the values of users'
+variables.
 
 rewrite: SHRINK(x, ((3, 35),)) -> SHRINK(SHRINK(x, ((start, size of x),)), ((0, 32),)), start = 3
 when: the slice is one of memory that the body does not write, on a device whose kernels read it
@@ -12,6 +12,8 @@ slices in one place or two keeps kernels whose indices are numbers
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from aster_ml.schedule.capture import Captured
 from aster_ml.schedule.rewrites.copies import DATA_ONLY
 from aster_ml.schedule.rewrites.parts import is_part, place_of
@@ -19,38 +21,36 @@ from aster_ml.uop.graph import rebuilt, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
-# Forms of bodies that are remembered, and how many bodies of one form are planned with numbers.
-MOST_FORMS, WITH_NUMBERS = 256, 2
-# Longer bodies, and those with more starts, are planned as they are.
-MOST_NODES, MOST_STARTS = 5_000, 16
+# How many bodies that differ in offsets alone are planned with numbers.
+WITH_NUMBERS = 2
+# Longer bodies, and those with more offsets, are planned as they are.
+MAX_NODES, MAX_OFFSETS = 5_000, 16
 
 
-class MovingSlices:
-    """Where the slices of each form begin that is planned with numbers, the latest form last."""
+def with_variables(
+    captured: Captured, planned_of: Callable[[UOp, int], list[dict[str, int]]]
+) -> Captured:
+    """Replaces offsets of slices by variables where others of the same slices were planned.
 
-    def __init__(self) -> None:
-        self.places: dict[UOp, list[dict[str, int]]] = {}
-
-    def with_variables(self, captured: Captured) -> Captured:
-        """Replaces starts of slices by variables where many graphs of their form were planned."""
-        order = captured.order()
-        slices = slices_of(order) if len(order) <= MOST_NODES else []
-        if not slices:
-            return captured
-        body, values = with_starts(captured.body, order, slices, captured.values)
-        places = self.places[body] = self.places.pop(body, [])
-        if len(self.places) > MOST_FORMS:
-            del self.places[next(iter(self.places))]
-        # By starts and not by how often: one body is planned again for other settings.
-        starts = {name: n for name, n in values.items() if name not in captured.values}
-        if starts not in places and len(places) < WITH_NUMBERS:
-            places.append(starts)
-        if starts in places:
-            return captured
-        # Sources first, as whoever plans a body goes through it; what is left of it has its names.
-        closed = {u: u for u in toposort(body)}
-        closed.update({u: made for u, made in captured.closed.items() if made in closed})
-        return captured._replace(body=body, values=values, closed=closed)
+    `planned_of` gives the list of these by the body with variables and the count of its nodes, and
+    keeps it.
+    """
+    order = captured.order()
+    slices = slices_of(order) if len(order) <= MAX_NODES else []
+    if not slices:
+        return captured
+    body, values = with_offsets(captured.body, order, slices, captured.values)
+    planned = planned_of(body, len(order))
+    # By offsets and not by how often: one body is planned again for other settings.
+    offsets = {name: n for name, n in values.items() if name not in captured.values}
+    if offsets not in planned and len(planned) < WITH_NUMBERS:
+        planned.append(offsets)
+    if offsets in planned:
+        return captured
+    # Sources first, as whoever plans a body goes through it; what is left of it has its names.
+    closed = {u: u for u in toposort(body)}
+    closed.update({u: made for u, made in captured.closed.items() if made in closed})
+    return captured._replace(body=body, values=values, closed=closed)
 
 
 def slices_of(order: list[UOp]) -> list[UOp]:
@@ -60,7 +60,7 @@ def slices_of(order: list[UOp]) -> list[UOp]:
         return []
     written = {place_of(u) for u in order if u.op is Ops.STORE}
     found = [u for u in cut if place_of(u) not in written and not is_part(u)]
-    return found if len(found) <= MOST_STARTS else []
+    return found if len(found) <= MAX_OFFSETS else []
 
 
 def is_of_memory(u: UOp) -> bool:
@@ -71,7 +71,7 @@ def is_of_memory(u: UOp) -> bool:
     return base.op is Ops.PARAM and not str(base.arg.device).startswith(DATA_ONLY)
 
 
-def with_starts(
+def with_offsets(
     body: UOp, order: list[UOp], slices: list[UOp], values: dict[str, int]
 ) -> tuple[UOp, dict[str, int]]:
     """A body with a variable for each place where one of these slices begins, and all values."""
@@ -92,6 +92,3 @@ def with_starts(
         return fresh.src[0]._mop(Ops.SHRINK, tuple(starts))._mop(Ops.SHRINK, tuple(counts))
 
     return rebuilt(body, (Ops.SHRINK,), change, order), values
-
-
-MOVING = MovingSlices()
