@@ -4,7 +4,7 @@ Receives a `Linear` of a target with work-groups. SIMD values are `aster_vec<T, 
 operators on elements that stands before the kernel where one is used; a loop over its elements is
 unrolled, so that it lives in registers. What differs (types, heads, the numbers of blocks and
 work-items, narrow floats) is in `cuda` and `metal`; texts that stand before kernels are in
-`gpu_texts`.
+`gpu.hpp`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class GpuCppWriter(MaskedByElement):
         """A text before the kernel, and what it needs; its name."""
         wanted = [] if name in self.helpers else [name]
         for x in wanted:
-            wanted += self.needs.get(x, ())
+            wanted += self.needs[x]
         # What is needed stands before what needs it.
         for x in reversed(wanted):
             self.helper(x, self.texts[x])

@@ -11,9 +11,9 @@ with the words that it takes; `words`, where some buffers are accessed by severa
 time, of each the bytes at whose multiples it has to begin for that.
 
 What memory consists of stands in `wgsl_memory`. In registers numbers of 8 and 16 bits are 32 bits,
-64-bit integers are two words (`wgsl_words`), and float64 does not exist. Compilers of WGSL may take
-it that there are no infinities or NaN: constants of that kind are made at run time, and NaN is told
-by its bits.
+64-bit integers are two words (`functions.wgsl`), and float64 does not exist. Compilers of WGSL may
+take it that there are no infinities or NaN: constants of that kind are made at run time, and NaN is
+told by its bits.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from aster_ml.renderer.cell import Cell, Value
 from aster_ml.renderer.cstyle import BIT_DTYPES
 from aster_ml.renderer.cstyle_rules import bare
 from aster_ml.renderer.lanes import size_of
+from aster_ml.renderer.texts import read_texts
 from aster_ml.renderer.wgsl.memory import Form, WgslMemory
 from aster_ml.renderer.wgsl.rules import LEAST_NORMAL, WGSL_RULES
-from aster_ml.renderer.wgsl.words import HELPERS
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import AxisType, Ops
 
 WORD = "vec2<u32>"
+HELPERS = read_texts("wgsl/functions.wgsl")
 
 
 class WgslRenderer(Renderer):
@@ -233,16 +234,16 @@ class WgslWriter(WgslMemory):
         return f"float_of_bits({bits}u)"
 
     def use(self, name: str) -> str:
-        """A helper of `wgsl_words`, and those that it calls, in any order; its name."""
+        """A helper of `functions.wgsl`, and those that it calls, in any order; its name."""
         wanted = [name]
         while wanted:
-            text, *needed = HELPERS[wanted[-1]]
-            self.helper(wanted.pop(), text)
-            wanted += [other for other in needed if other not in self.helpers]
+            helper = wanted.pop()
+            self.helper(helper, HELPERS.texts[helper])
+            wanted += [other for other in HELPERS.needs[helper] if other not in self.helpers]
         return name
 
     def call(self, name: str, *args: str) -> str:
-        """A call of a helper of `wgsl_words`."""
+        """A call of a helper of `functions.wgsl`."""
         self.use(name)
         return f"{name}({', '.join(map(plain, args))})"
 
