@@ -9,7 +9,7 @@ from aster_ml import Tensor, dtypes
 from aster_ml.errors import ShapeError, UnsupportedError
 from aster_ml.onnx.ops.math import wide
 from aster_ml.onnx.ops.reduce import layer_normalization
-from aster_ml.onnx.ops.registry import MICROSOFT, Value, op
+from aster_ml.onnx.ops.registry import MICROSOFT, RESTS, Value, attributes_of, op
 from aster_ml.onnx.ops.types import element_type
 
 
@@ -179,18 +179,17 @@ def rotary_embedding(
 # of com.microsoft
 
 
-@op("RotaryEmbedding", domain=MICROSOFT)
+@op("RotaryEmbedding", domain=MICROSOFT, rest=rotary_embedding)
 def rotary_embedding_of_microsoft(
     x: Tensor,
     position_ids: Tensor,
     cos_cache: Tensor,
     sin_cache: Tensor,
     *,
-    interleaved: int = 0,
     is_packed_batching: int = 0,
     num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
     scale: float = 1.0,
+    **rest: Any,
 ) -> Tensor:
     """As the standard operator; the width of a head is that of the caches without `num_heads`."""
     if is_packed_batching or scale != 1.0:
@@ -201,10 +200,7 @@ def rotary_embedding_of_microsoft(
         places = places.reshape((1, 1)) + numbers(x, length, 1, 2)
         places = places.expand((x.shape[0], length))
     heads = num_heads or (x.shape[-1] // (2 * cos_cache.shape[-1]) if x.ndim == 3 else 0)
-    return rotary_embedding(
-        x, cos_cache, sin_cache, places, interleaved=interleaved, num_heads=heads,
-        rotary_embedding_dim=rotary_embedding_dim,
-    )  # fmt: skip
+    return rotary_embedding(x, cos_cache, sin_cache, places, num_heads=heads, **rest)
 
 
 def attended(
@@ -264,45 +260,13 @@ def multi_head_attention(
     return attended(q, k, v, scale, kept, more), k, v
 
 
-@op("Attention", domain=MICROSOFT)
-def attention_of_microsoft(
-    x: Tensor,
-    weights: Tensor,
-    bias: Tensor | None = None,
-    mask_index: Tensor | None = None,
-    past: Tensor | None = None,
-    attention_bias: Tensor | None = None,
-    past_sequence_length: Tensor | None = None,
-    *,
-    num_heads: int,
-    mask_filter_value: float = -10000.0,
-    qkv_hidden_sizes: list[int] | None = None,
-    scale: float | None = None,
-    unidirectional: int = 0,
-    do_rotary: int = 0,
-    past_present_share_buffer: int = 0,
-) -> Value:
-    """Attention with its own product for queries, keys and values."""
-    if past is not None or do_rotary or past_present_share_buffer:
-        raise UnsupportedError("Attention of com.microsoft with past or do_rotary")
-    packed = x.matmul(weights) if bias is None else x.matmul(weights) + bias
-    return attention_of_packed(
-        packed, mask_index, attention_bias, num_heads=num_heads, scale=scale,
-        mask_filter_value=mask_filter_value, qkv_hidden_sizes=qkv_hidden_sizes,
-        unidirectional=unidirectional,
-    )  # fmt: skip
-
-
 def attention_of_packed(
     packed: Tensor,
     mask_index: Tensor | None,
     attention_bias: Tensor | None,
     *,
-    num_heads: int,
-    scale: float | None,
-    mask_filter_value: float,
-    unidirectional: int,
     qkv_hidden_sizes: list[int] | None = None,
+    **rest: Any,
 ) -> Value:
     """Attention of queries, keys and values that stand side by side."""
     sizes = qkv_hidden_sizes or [packed.shape[-1] // 3] * 3
@@ -313,10 +277,31 @@ def attention_of_packed(
         if mask.ndim == 1:
             column = numbers(packed, packed.shape[1], 1, 2)
             mask = (column < mask.reshape((-1, 1))).cast(dtypes.int32)
-    return multi_head_attention(
-        q, k, v, None, mask, attention_bias, num_heads=num_heads, scale=scale,
-        mask_filter_value=mask_filter_value, unidirectional=unidirectional,
-    )[0]  # fmt: skip
+    return multi_head_attention(q, k, v, None, mask, attention_bias, **rest)[0]
+
+
+RESTS[attention_of_packed] = attributes_of(multi_head_attention)
+
+
+@op("Attention", domain=MICROSOFT, rest=attention_of_packed)
+def attention_of_microsoft(
+    x: Tensor,
+    weights: Tensor,
+    bias: Tensor | None = None,
+    mask_index: Tensor | None = None,
+    past: Tensor | None = None,
+    attention_bias: Tensor | None = None,
+    past_sequence_length: Tensor | None = None,
+    *,
+    do_rotary: int = 0,
+    past_present_share_buffer: int = 0,
+    **rest: Any,
+) -> Value:
+    """Attention with its own product for queries, keys and values."""
+    if past is not None or do_rotary or past_present_share_buffer:
+        raise UnsupportedError("Attention of com.microsoft with past or do_rotary")
+    packed = x.matmul(weights) if bias is None else x.matmul(weights) + bias
+    return attention_of_packed(packed, mask_index, attention_bias, **rest)
 
 
 @op("GroupQueryAttention", domain=MICROSOFT, host="seqlens_k total_sequence_length")
