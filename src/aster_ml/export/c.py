@@ -81,8 +81,6 @@ class KernelWriter(CWriter):
         for v in self.linear.variables:
             name = self.name_variable(v)
             self.parameters.append(f"{self.type_of(v.dtype, 1)} {name}")
-            self.cells[v].values[0] = name
-            self.spread_value(self.cells[v], 0)
 
     def whole_function(self) -> list[str]:
         """The function alone."""

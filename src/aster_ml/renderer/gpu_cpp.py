@@ -53,8 +53,6 @@ class GpuCppWriter(MaskedByElement):
             kind, name = self.type_of(v.dtype, 1), self.name_variable(v)
             self.arguments.append(self.variable_argument(name, number))
             self.head.append(f"  {kind} {name} = ({kind})wide_{name};")
-            self.cells[v].values[0] = name
-            self.spread_value(self.cells[v], 0)
 
     def bring(self, name: str) -> str:
         """A text before the kernel, and what it needs; its name."""
@@ -245,8 +243,7 @@ class GpuCppWriter(MaskedByElement):
             vector, letters = self.type_of(dtype, n), [f"x{i}" for i in range(n)]
             body = self.filled(letters, dtype)
             params = ", ".join([f"{kind} {x}" for x in letters])
-            whole = self.function(vector, name, params, f"{vector} v; {body} return v;")
-            self.helper(name, whole)
+            self.helper_function(vector, name, params, f"{vector} v; {body} return v;")
         if dtype is dtypes.bool:
             parts = [p if p == "0" else f"-{p}" for p in parts]
         return f"{name}({', '.join([bare(p) for p in parts])})"

@@ -68,8 +68,7 @@ class WgslWriter(WgslMemory):
         for slot, p in enumerate(self.linear.params):
             self.names[p] = f"buf{slot}"
         for v in self.linear.variables:
-            name = self.name_variable(v)
-            self.cells[v].values[0] = name
+            self.name_variable(v)
         self.choose_forms()
 
     def finish(self) -> str:
@@ -247,12 +246,9 @@ class WgslWriter(WgslMemory):
         self.use(name)
         return f"{name}({', '.join(map(plain, args))})"
 
-    def function(self, result: str, name: str, params: str, body: str) -> str:
-        """A helper function."""
-        head = f"fn {name}({params}) -> {result}"
-        if len(head) + len(body) < 92 and "\n" not in body:
-            return f"{head} {{ {body} }}"
-        return f"{head} {{\n  {body}\n}}"
+    def function_head(self, result: str, name: str, params: str) -> str:
+        """`fn name(x: f32) -> f32`."""
+        return f"fn {name}({params}) -> {result}"
 
     # values
 
