@@ -71,8 +71,7 @@ def bias_gelu(x: Tensor, bias: Tensor | None = None, *, call: Any) -> Tensor:
 @op("Einsum")
 def einsum(*xs: Tensor, equation: str) -> Tensor:
     """Products and sums as a formula says."""
-    result: Tensor = Tensor.einsum(equation.replace(" ", ""), *xs)
-    return result.cast(xs[0].dtype)
+    return Tensor.einsum(equation.replace(" ", ""), *xs).cast(xs[0].dtype)
 
 
 class Windows:
