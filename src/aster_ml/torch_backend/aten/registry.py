@@ -7,7 +7,7 @@ folder; graphs of them are run in `torch_backend/graph`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -47,3 +47,9 @@ def aten(*names: str, **options: Any) -> Callable[[F], F]:
         return function
 
     return register
+
+
+def expressions(rows: Mapping[str, Callable[..., Any]], **options: Any) -> None:
+    """Adds operators that are one expression each, by their names; `options` are those of Row."""
+    for names, function in rows.items():
+        aten(*names.split(), **options)(function)
