@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from aster_ml import Tensor
-
 F = TypeVar("F", bound=Callable[..., Any])
 # A value of a graph: a tensor, an array that stays on the host, a sequence, or an absent optional.
 Value = Any
@@ -141,9 +139,3 @@ def lookup(
     """The newest function that is not newer than the version of the operator."""
     found = [row for row in table.get((domain, name), ()) if row.since <= version]
     return found[-1] if found else None
-
-
-def compute(name: str, function: Callable[[Tensor], Tensor]) -> None:
-    """Registers a function of one tensor without attributes."""
-    rows = OPERATORS.setdefault((STANDARD, name), [])
-    rows.append(describe(lambda x: function(x), STANDARD, name, 1))
