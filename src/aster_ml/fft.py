@@ -1,4 +1,5 @@
-"""Fourier transforms of real and complex tensors, as `numpy.fft` and the array API have them.
+"""Computes Fourier transforms of real and complex tensors, as `numpy.fft` and the array API have
+them.
 
 Receives real tensors, ComplexTensors and arrays; returns ComplexTensors, or real tensors where the
 result is real. A size is split into factors that small matrices transform, with rotations between

@@ -1,4 +1,4 @@
-"""The Python array API standard, version 2024.12, on tensors: `import aster_ml.array_api as xp`.
+"""Implements the Python array API standard, version 2024.12: `import aster_ml.array_api as xp`.
 
 Functions take arrays and give arrays (`Array`, a Tensor whose `size` is a number and whose one
 element has a truth); `t.__array_namespace__()` is this module. Complex arrays are ComplexTensors.

@@ -1,4 +1,4 @@
-"""Shapes, places and order: moving, joining, searching, sorting, sets, and reductions.
+"""Defines the functions of shapes, places and order: joining, searching, sorting, sets, reductions.
 
 Receives arrays; returns arrays.
 """

@@ -1,4 +1,4 @@
-"""Making arrays: of data, of numbers, like others; and what their dtypes are.
+"""Defines the functions that make arrays, and those that describe dtypes.
 
 Receives shapes, numbers, data, dtypes; returns arrays, and facts on dtypes.
 """

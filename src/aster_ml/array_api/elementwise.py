@@ -1,4 +1,4 @@
-"""Functions by element: of one array, and of two that broadcast.
+"""Defines the elementwise functions of one array, and of two that broadcast.
 
 Receives arrays, and Python numbers beside them; returns arrays.
 """

@@ -1,4 +1,4 @@
-"""A plan as C: one source file and its header.
+"""Writes a plan as C: one source file and its header.
 
 Receives a `Plan` for a target of the language "c"; returns texts. The C is that of `renderer/c`
 with typed parameters: C99 where the target has no SIMD, else with the vector extension that GCC and

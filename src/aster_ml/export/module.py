@@ -1,4 +1,4 @@
-"""ES modules and the page around them: what the forms of export for browsers share.
+"""Writes ES modules and the page around them, for the forms of export that run in browsers.
 
 Receives a `Plan` and what a form adds to it; returns texts and bytes by file name. The JavaScript
 stands in the folder `web`, each runtime behind the constant PLAN that it runs.

@@ -1,4 +1,4 @@
-"""`export`: a function of tensors as files of a new folder, in C, WebAssembly or for WebGPU.
+"""Exports a function of tensors as files of a new folder, in C, WebAssembly or for WebGPU.
 
 Receives the function and example inputs; returns the folder. Everything is made before the first
 file is written, and nothing is written anywhere else.

@@ -1,4 +1,4 @@
-"""Writing: assignment as a whole or by index, and the operators that work in place.
+"""Writes tensors: assignment as a whole or by index, and the operators that work in place.
 
 Receives a tensor and the value it is to have. A tensor that is memory is written where it lies, as
 an effect that the engine orders; any other just names another node. What was built from a tensor

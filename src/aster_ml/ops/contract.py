@@ -1,4 +1,4 @@
-"""Contractions: matrix products, einsum, convolutions. What multiplies two values and adds up.
+"""Defines contractions: matrix products, einsum, convolutions.
 
 Receives Tensors; returns Tensors made of movement, one MUL and one REDUCE: both factors are views
 of their operands, spread over the axes of the result and of the sum, so that a kernel sees nothing

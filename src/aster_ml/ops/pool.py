@@ -1,4 +1,4 @@
-"""Windows: what convolution and pooling slide over an axis; pooling, its reverse, and resizing.
+"""Makes the windows of convolution and pooling; pools, unpools and resizes.
 
 Receives Tensors whose last axes are spatial; returns Tensors. Windows are made by movement alone,
 and so that the element `k` of window `o` has the index `o * stride + k * dilation` going forward,

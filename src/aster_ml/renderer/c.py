@@ -1,4 +1,4 @@
-"""Readable C for a compiler on PATH: C11 with the SIMD extension that GCC and Clang share.
+"""Renders readable C for a compiler on PATH: C11 with the SIMD extension that GCC and Clang share.
 
 Receives a `Linear` for a CPU target; returns one file with one function
 `void NAME(uint64_t *args, int64_t lo, int64_t hi)`: the buffers' pointers by slot, then the

@@ -1,4 +1,4 @@
-"""C-like source: statements, names and layout that C and OpenCL C share.
+"""Writes C-like source: statements, names and layout that C and OpenCL C share.
 
 Receives a `Linear`; writes one statement for each value that is worth a name and expressions for
 the rest, so that a person can read the kernel. What differs between the languages (types, SIMD
@@ -331,7 +331,7 @@ class CStyleWriter(KernelWriter):
         return f"{head} {{\n  {body}\n}}"
 
     def function_head(self, result: str, name: str, params: str) -> str:
-        """What stands before the body of a helper function."""
+        """The head of a helper function, before its body."""
         return f"static inline {result} {name}({params})"
 
     def is_bits(self, dtype: DType) -> bool:

@@ -1,4 +1,4 @@
-"""C++ of graphics processors: what CUDA C++ and Metal's language share.
+"""Writes C++ of graphics processors: what CUDA C++ and Metal's language share.
 
 Receives a `Linear` of a target with work-groups. SIMD values are `aster_vec<T, N>`, a struct with
 operators on elements that stands before the kernel where one is used; a loop over its elements is

@@ -1,4 +1,4 @@
-"""OpenCL C 1.2: one kernel, run by blocks of work-items.
+"""Renders OpenCL C 1.2: one kernel, run by blocks of work-items.
 
 Receives a `Linear`; returns one `__kernel`. GLOBAL ranges are group numbers and LOCAL ranges local
 numbers, in the order in which they stand in the list. A buffer is two arguments, its memory and the

@@ -1,4 +1,4 @@
-"""Operators on NumPy arrays: what shapes, axes and other small numbers are computed with.
+"""Computes operators on NumPy arrays: shapes, axes and other small numbers.
 
 They run where all inputs are arrays already, so that chains like Shape, Gather, Concat, Reshape
 make no kernels. What gives many elements (`ConstantOfShape`) is left to the tensors. Functions that

@@ -1,4 +1,4 @@
-"""Operators on images: resizing, sampling at places, regions, boxes."""
+"""Computes operators on images: resizing, sampling at places, regions, boxes."""
 
 from __future__ import annotations
 

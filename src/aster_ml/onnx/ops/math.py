@@ -1,4 +1,4 @@
-"""Operators element by element: arithmetic, comparisons, bits, functions, activations."""
+"""Computes elementwise operators: arithmetic, comparisons, bits, functions, activations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of matrices, convolutions and pooling."""
+"""Computes products of matrices, convolutions and pooling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators on quantised numbers: small integers (or narrow floats) times a scale."""
+"""Computes operators on quantised numbers: small integers (or narrow floats) times a scale."""
 
 from __future__ import annotations
 

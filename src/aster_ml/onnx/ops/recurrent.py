@@ -1,4 +1,4 @@
-"""Recurrent layers: RNN, GRU and LSTM, unrolled step by step."""
+"""Computes recurrent layers: RNN, GRU and LSTM, unrolled step by step."""
 
 from __future__ import annotations
 

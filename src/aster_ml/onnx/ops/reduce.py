@@ -1,4 +1,4 @@
-"""Operators that reduce axes, normalise over them, and losses."""
+"""Computes operators that reduce axes or normalise over them, and losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of ONNX operators: which function computes which operator, from which version on.
+"""Registers ONNX operators: which function computes which operator, from which version on.
 
 A function receives the inputs of a node as its positional parameters and the attributes as
 parameters of the same names; defaults that the operator's schema states are filled in. An attribute

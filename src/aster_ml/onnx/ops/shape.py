@@ -1,4 +1,4 @@
-"""Operators that move elements: shapes, parts, joins, gathers, scatters, order."""
+"""Computes operators that move elements: shapes, parts, joins, gathers, scatters, order."""
 
 from __future__ import annotations
 

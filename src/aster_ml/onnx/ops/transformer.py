@@ -1,4 +1,4 @@
-"""Attention and what goes with it: rotary positions, caches of keys and values."""
+"""Computes attention, rotary positions, and caches of keys and values."""
 
 from __future__ import annotations
 

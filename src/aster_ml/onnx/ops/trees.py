@@ -1,4 +1,4 @@
-"""Ensembles of decision trees of ai.onnx.ml, as tensor programs.
+"""Computes ensembles of decision trees of ai.onnx.ml, as tensor programs.
 
 All rows go down all trees together: a table of nodes says which column is compared with what and
 where to go on; a leaf goes on to itself, so as many steps as the deepest tree has bring each row to

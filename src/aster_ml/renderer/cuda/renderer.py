@@ -1,4 +1,5 @@
-"""CUDA C++: one kernel, run by blocks of threads. NVRTC compiles it, and no header is needed.
+"""Renders CUDA C++: one kernel, run by blocks of threads. NVRTC compiles it, and no header is
+needed.
 
 Receives a `Linear`; returns one `extern "C" __global__` function of the kernel's name. GLOBAL
 ranges are block numbers and LOCAL ranges thread numbers, in the order in which they stand in the

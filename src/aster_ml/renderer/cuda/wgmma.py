@@ -1,4 +1,4 @@
-"""Tensor cores of Hopper as functions: `wgmma` of operands that lie in shared memory.
+"""Writes functions for tensor cores of Hopper: `wgmma` of operands that lie in shared memory.
 
 Receives a row of `target/tensor_cores` and how its operands lie; returns texts of CUDA C++. An
 operand is rows of 128 bytes, the pieces of 16 bytes of a row in an order that its number within

@@ -1,4 +1,5 @@
-"""Metal Shading Language: one kernel, run by threadgroups. Apple's compiler has never seen it here.
+"""Renders Metal Shading Language: one kernel, run by threadgroups. Apple's compiler has never seen
+it here.
 
 Receives a `Linear`; returns one `kernel` of its name. GLOBAL ranges are the numbers of threadgroups
 and LOCAL ranges those of threads in them, in the order in which they stand in the list. Arguments

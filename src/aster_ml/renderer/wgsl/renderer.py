@@ -1,4 +1,4 @@
-"""WGSL: one compute shader, run by blocks of work-items.
+"""Renders WGSL: one compute shader, run by blocks of work-items.
 
 Receives a `Linear`; returns one module with the entry point `main`. GLOBAL ranges are numbers of
 blocks and LOCAL ranges those of work-items. Binding 0 is a uniform, `args`, of 32-bit words: a
@@ -44,13 +44,13 @@ class WgslRenderer(Renderer):
     """WGSL."""
 
     def render(self, linear: Linear) -> str:
-        """The source of one kernel. Raises: CompileError for more turns than the driver makes."""
+        """The source of one kernel. Raises: CompileError for more iterations than it allows."""
         most = self.target.max_turns
         if most and (turns := linear.turns()) > most:
             raise CompileError(
-                f"{linear.name}: a work-item would make {turns:,} turns of loops, and the driver "
-                f"({self.target.arch}) ends them after {most:,} without an error; another adapter, "
-                "DEV=CPU, or parts of it that are realized first would do"
+                f"{linear.name}: a work-item would run {turns:,} iterations of loops, and the "
+                f"driver ({self.target.arch}) ends them after {most:,} without an error; another "
+                "adapter, DEV=CPU, or parts of it that are realized first would do"
             )
         return WgslWriter(self.target, linear).run()
 

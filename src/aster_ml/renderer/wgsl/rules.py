@@ -1,4 +1,4 @@
-"""The text of each elementwise op in WGSL, where it is not that of C: one row an op.
+"""Writes each elementwise op in WGSL, where it is not that of C: one row an op.
 
 As in `cstyle_rules` a rule receives the writer, the dtype and width of the result, the text of the
 operands and the node. Integers of 32 bits wrap by themselves, narrower ones are cut, and those of

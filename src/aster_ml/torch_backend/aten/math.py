@@ -1,4 +1,4 @@
-"""Operators on single elements: arithmetic, comparisons, bits, casts, functions of one number."""
+"""Computes elementwise operators: arithmetic, comparisons, bits, casts, functions of one number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions over axes, running sums, orders."""
+"""Computes reductions over axes, running sums, orders."""
 
 from __future__ import annotations
 

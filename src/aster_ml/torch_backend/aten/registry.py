@@ -1,4 +1,4 @@
-"""The table of operators of PyTorch (ATen): which function of tensors computes which of them.
+"""Registers operators of PyTorch (ATen): which function of tensors computes which of them.
 
 A function takes what the operator's schema says, dtypes as Aster has them; arguments that say where
 and how a result is laid out are left out. What the operators compute stands in the modules of this

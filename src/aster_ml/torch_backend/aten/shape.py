@@ -1,4 +1,4 @@
-"""Operators that move elements: views, joins, pads, and tensors made of numbers."""
+"""Computes operators that move elements: views, joins, pads, and tensors made of numbers."""
 
 from __future__ import annotations
 
