@@ -18,6 +18,21 @@ def heads_of(x: Tensor, count: int) -> Tensor:
     return x.reshape((x.shape[0], x.shape[1], count, -1)).transpose(1, 2)
 
 
+def with_past(
+    k: Tensor, v: Tensor, past_key: Tensor | None, past_value: Tensor | None
+) -> tuple[Tensor, Tensor, int]:
+    """Keys and values behind those of a cache, and how many of these there are."""
+    if past_key is None or past_value is None:
+        return k, v, 0
+    return past_key.cat(k, dim=2), past_value.cat(v, dim=2), past_key.shape[2]
+
+
+def of_each_head(q: Tensor, x: Tensor) -> Tensor:
+    """Keys or values of groups of heads, repeated for each head of the queries."""
+    share = q.shape[1] // x.shape[1]
+    return x.repeat_interleave(share, 1) if share > 1 else x
+
+
 def numbers(x: Tensor, count: int, axis: int, rank: int) -> Tensor:
     """0, 1, ... along one of `rank` axes."""
     sizes = [1] * rank
@@ -52,16 +67,11 @@ def attention(
         if not q_num_heads or not kv_num_heads:
             raise ShapeError("inputs of three axes, and no numbers of heads")
         q, k, v = heads_of(q, q_num_heads), heads_of(k, kv_num_heads), heads_of(v, kv_num_heads)
-    past = 0
-    if past_key is not None and past_value is not None:
-        past = past_key.shape[2]
-        k, v = past_key.cat(k, dim=2), past_value.cat(v, dim=2)
+    k, v, past = with_past(k, v, past_key, past_value)
     present_key, present_value = k, v
     if q.shape[1] % k.shape[1]:
         raise ShapeError(f"{q.shape[1]} heads of queries in {k.shape[1]} groups")
-    share = q.shape[1] // k.shape[1]
-    if share > 1:
-        k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
+    k, v = of_each_head(q, k), of_each_head(q, v)
     # Both factors take the root of the scale, which keeps narrow floats in range.
     root = math.sqrt(scale if scale is not None else 1 / math.sqrt(q.shape[-1]))
     scores = (wide(q) * root).matmul((wide(k) * root).transpose(-1, -2))
@@ -208,9 +218,7 @@ def attended(
 ) -> Tensor:
     """Attention of heads [batch, heads, length, size] -> [batch, length, heads * size]."""
     factor = scale or 1 / math.sqrt(q.shape[-1])
-    share = q.shape[1] // k.shape[1]
-    if share > 1:
-        k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
+    k, v = of_each_head(q, k), of_each_head(q, v)
     scores = masked(wide(q).matmul(wide(k).transpose(-1, -2)) * factor, kept, bias)
     return scores.softmax(-1).matmul(wide(v)).cast(q.dtype).transpose(1, 2).flatten(2)
 
@@ -242,10 +250,7 @@ def multi_head_attention(
     q = heads_of(query, num_heads)
     k = heads_of(key, num_heads) if key.ndim == 3 else key
     v = heads_of(value, num_heads) if value.ndim == 3 else value
-    past = 0
-    if past_key is not None and past_value is not None:
-        past = past_key.shape[2]
-        k, v = past_key.cat(k, dim=2), past_value.cat(v, dim=2)
+    k, v, past = with_past(k, v, past_key, past_value)
     kept, more = None, None if attention_bias is None else wide(attention_bias)
     if key_padding_mask is not None:
         if key_padding_mask.ndim != 2:
