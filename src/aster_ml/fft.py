@@ -1,4 +1,5 @@
-"""Fourier transforms of real and complex tensors, as `numpy.fft` and the array API have them.
+"""Computes Fourier transforms of real and complex tensors, as `numpy.fft` and the array API have
+them.
 
 Receives real tensors, ComplexTensors and arrays; returns ComplexTensors, or real tensors where the
 result is real. A size is split into factors that small matrices transform, with rotations between
@@ -9,9 +10,9 @@ Work grows as n log n. Everything is an operation on tensors: lazy, differentiab
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -34,6 +35,10 @@ NORMS = {None: (0.0, 1.0), "backward": (0.0, 1.0), "ortho": (0.5, 0.5), "forward
 Array = np.ndarray[Any, Any]
 # The real part and, where there is one, the imaginary part.
 Parts = tuple[Tensor, Tensor | None]
+# Arguments of a transform of several axes; how a result is scaled.
+Sizes: TypeAlias = Sequence[int | None] | None
+Axes: TypeAlias = Sequence[int] | None
+Norm: TypeAlias = str | None
 
 
 # tables, in float64
@@ -166,7 +171,7 @@ def times(x: Parts, w: Array, like: Tensor) -> tuple[Tensor, Tensor]:
 # arguments
 
 
-def factor(n: int, norm: str | None, back: bool) -> float:
+def factor(n: int, norm: Norm, back: bool) -> float:
     """Factor of the result."""
     if norm not in NORMS:
         raise ArgumentError(f"norm {norm!r}; 'backward', 'ortho' or 'forward' is wanted")
@@ -215,7 +220,7 @@ def fitted(x: Tensor, n: int) -> Tensor:
 
 
 def along(
-    x: Parts, n: int, axis: int, sign: int, norm: tuple[str | None, bool], what: str
+    x: Parts, n: int, axis: int, sign: int, norm: tuple[Norm, bool], what: str
 ) -> tuple[Tensor, Tensor]:
     """The transform of one axis, cut or filled to n."""
     scale = factor(n, *norm)
@@ -240,7 +245,7 @@ def first(x: Tensor, count: int, axis: int) -> Tensor:
 # one axis
 
 
-def fft(x: Any, n: int | None = None, axis: int = -1, norm: str | None = "backward") -> Any:
+def fft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Any:
     """The transform of an axis, cut or filled with zeros to n: a ComplexTensor.
 
     `norm` says which way is divided by n: "backward" the inverse, "forward" this one, "ortho" both
@@ -249,56 +254,61 @@ def fft(x: Any, n: int | None = None, axis: int = -1, norm: str | None = "backwa
     Raises: ShapeError, ArgumentError for arguments that make no sense.
     Source: numpy.fft.fft; Array API 2024.12, fft.
     """
-    parts = as_parts(x, "fft")
-    size = check_size(along_size(parts[0], axis, "fft") if n is None else n, "fft")
-    return ComplexTensor(*along(parts, size, axis, 1, (norm, False), "fft"))
+    return whole_spectrum(as_parts(x, "fft"), n, axis, (norm, False), "fft", 1)
 
 
-def ifft(x: Any, n: int | None = None, axis: int = -1, norm: str | None = "backward") -> Any:
+def ifft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Any:
     """The inverse of `fft`: a ComplexTensor."""
-    parts = as_parts(x, "ifft")
-    size = check_size(along_size(parts[0], axis, "ifft") if n is None else n, "ifft")
-    return ComplexTensor(*along(parts, size, axis, -1, (norm, True), "ifft"))
+    return whole_spectrum(as_parts(x, "ifft"), n, axis, (norm, True), "ifft", -1)
 
 
-def along_size(x: Tensor, axis: int, what: str) -> int:
-    """The size of an axis."""
-    size: int = x.shape[axis_of(x, axis, what)]
-    return size
-
-
-def rfft(x: Any, n: int | None = None, axis: int = -1, norm: str | None = "backward") -> Any:
+def rfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Any:
     """The first n // 2 + 1 elements of the transform of real numbers; the others are conjugates."""
-    real = as_real(x, "rfft")
-    size = check_size(along_size(real, axis, "rfft") if n is None else n, "rfft")
-    re, im = along((real, None), size, axis, 1, (norm, False), "rfft")
-    return ComplexTensor(first(re, size // 2 + 1, axis), first(im, size // 2 + 1, axis))
+    return half_spectrum(as_real(x, "rfft"), n, axis, (norm, False), "rfft", 1)
 
 
-def irfft(x: Any, n: int | None = None, axis: int = -1, norm: str | None = "backward") -> Any:
+def irfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Any:
     """The inverse of `rfft`: n real numbers, 2 * (m - 1) of m where n is not given."""
     return real_inverse(as_parts(x, "irfft"), n, axis, (norm, True), "irfft", -1)
 
 
-def hfft(x: Any, n: int | None = None, axis: int = -1, norm: str | None = "backward") -> Any:
+def hfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Any:
     """The transform of numbers of which the second half are conjugates: n real numbers."""
     return real_inverse(as_parts(x, "hfft"), n, axis, (norm, False), "hfft", 1)
 
 
-def ihfft(x: Any, n: int | None = None, axis: int = -1, norm: str | None = "backward") -> Any:
+def ihfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Any:
     """The inverse of `hfft`: n // 2 + 1 elements."""
-    real = as_real(x, "ihfft")
-    size = check_size(along_size(real, axis, "ihfft") if n is None else n, "ihfft")
-    re, im = along((real, None), size, axis, -1, (norm, True), "ihfft")
-    return ComplexTensor(first(re, size // 2 + 1, axis), first(im, size // 2 + 1, axis))
+    return half_spectrum(as_real(x, "ihfft"), n, axis, (norm, True), "ihfft", -1)
+
+
+def points(x: Tensor, n: int | None, axis: int, what: str) -> int:
+    """The number of points asked for, checked; the size of the axis where none is."""
+    return check_size(x.shape[axis_of(x, axis, what)] if n is None else n, what)
+
+
+def whole_spectrum(
+    x: Parts, n: int | None, axis: int, norm: tuple[Norm, bool], what: str, sign: int
+) -> ComplexTensor:
+    """The transform of an axis."""
+    return ComplexTensor(*along(x, points(x[0], n, axis, what), axis, sign, norm, what))
+
+
+def half_spectrum(
+    x: Tensor, n: int | None, axis: int, norm: tuple[Norm, bool], what: str, sign: int
+) -> ComplexTensor:
+    """The first half of the transform of real numbers, and the element in the middle."""
+    size = points(x, n, axis, what)
+    found = along((x, None), size, axis, sign, norm, what)
+    return ComplexTensor(*[first(part, size // 2 + 1, axis) for part in found])
 
 
 def real_inverse(
-    x: Parts, n: int | None, axis: int, norm: tuple[str | None, bool], what: str, sign: int
+    x: Parts, n: int | None, axis: int, norm: tuple[Norm, bool], what: str, sign: int
 ) -> Tensor:
     """The transform of half of a spectrum whose other half are the conjugates."""
-    size = check_size(2 * (along_size(x[0], axis, what) - 1) if n is None else n, what)
     axis = axis_of(x[0], axis, what)
+    size = check_size(2 * (x[0].shape[axis] - 1) if n is None else n, what)
     half = [None if p is None else fitted(p.transpose(axis, -1), size // 2 + 1) for p in x]
     re, im = half
     assert re is not None
@@ -312,9 +322,7 @@ def real_inverse(
 # several axes
 
 
-def axes_of(
-    x: Tensor, s: Sequence[int | None] | None, axes: Sequence[int] | None, what: str
-) -> tuple[list[int | None], list[int]]:
+def axes_of(x: Tensor, s: Sizes, axes: Axes, what: str) -> tuple[list[int | None], list[int]]:
     """Sizes (None where an axis keeps its own) and axes of a transform of several."""
     if axes is None:
         axes = range(-len(s), 0) if s is not None else range(len(x.shape))
@@ -326,40 +334,27 @@ def axes_of(
     return [x.shape[a] if n == -1 else n for n, a in zip(sizes, places)], places
 
 
-def fftn(
-    x: Any,
-    s: Sequence[int | None] | None = None,
-    axes: Sequence[int] | None = None,
-    norm: str | None = "backward",
-) -> Any:
+def fftn(x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = "backward") -> Any:
     """`fft` of several axes, of all where neither sizes `s` nor axes are given."""
-    sizes, places = axes_of(as_parts(x, "fftn")[0], s, axes, "fftn")
-    found = x
-    for n, axis in zip(reversed(sizes), reversed(places)):
-        found = fft(found, n, axis, norm)
-    return found if isinstance(found, ComplexTensor) else ComplexTensor(found)
+    return of_axes(x, s, axes, norm, fft, "fftn")
 
 
-def ifftn(
-    x: Any,
-    s: Sequence[int | None] | None = None,
-    axes: Sequence[int] | None = None,
-    norm: str | None = "backward",
-) -> Any:
+def ifftn(x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = "backward") -> Any:
     """The inverse of `fftn`."""
-    sizes, places = axes_of(as_parts(x, "ifftn")[0], s, axes, "ifftn")
-    found = x
+    return of_axes(x, s, axes, norm, ifft, "ifftn")
+
+
+def of_axes(
+    x: Any, s: Sizes, axes: Axes, norm: Norm, transform: Callable[..., Any], what: str
+) -> ComplexTensor:
+    """A transform of several axes, the last one first."""
+    sizes, places = axes_of(as_parts(x, what)[0], s, axes, what)
     for n, axis in zip(reversed(sizes), reversed(places)):
-        found = ifft(found, n, axis, norm)
-    return found if isinstance(found, ComplexTensor) else ComplexTensor(found)
+        x = transform(x, n, axis, norm)
+    return x if isinstance(x, ComplexTensor) else ComplexTensor(x)
 
 
-def rfftn(
-    x: Any,
-    s: Sequence[int | None] | None = None,
-    axes: Sequence[int] | None = None,
-    norm: str | None = "backward",
-) -> Any:
+def rfftn(x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = "backward") -> Any:
     """`rfft` of the last of several axes, then `fft` of the others."""
     sizes, places = axes_of(as_real(x, "rfftn"), s, axes, "rfftn")
     check_some(places, "rfftn")
@@ -369,12 +364,7 @@ def rfftn(
     return found
 
 
-def irfftn(
-    x: Any,
-    s: Sequence[int | None] | None = None,
-    axes: Sequence[int] | None = None,
-    norm: str | None = "backward",
-) -> Any:
+def irfftn(x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = "backward") -> Any:
     """The inverse of `rfftn`: a real tensor."""
     sizes, places = axes_of(as_parts(x, "irfftn")[0], s, axes, "irfftn")
     check_some(places, "irfftn")
@@ -390,22 +380,22 @@ def check_some(axes: list[int], what: str) -> None:
         raise ShapeError(f"{what}: no axes; one at least is wanted")
 
 
-def fft2(x: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = "backward") -> Any:
+def fft2(x: Any, s: Any = None, axes: Any = (-2, -1), norm: Norm = "backward") -> Any:
     """`fftn` of the last two axes."""
     return fftn(x, s, axes, norm)
 
 
-def ifft2(x: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = "backward") -> Any:
+def ifft2(x: Any, s: Any = None, axes: Any = (-2, -1), norm: Norm = "backward") -> Any:
     """`ifftn` of the last two axes."""
     return ifftn(x, s, axes, norm)
 
 
-def rfft2(x: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = "backward") -> Any:
+def rfft2(x: Any, s: Any = None, axes: Any = (-2, -1), norm: Norm = "backward") -> Any:
     """`rfftn` of the last two axes."""
     return rfftn(x, s, axes, norm)
 
 
-def irfft2(x: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = "backward") -> Any:
+def irfft2(x: Any, s: Any = None, axes: Any = (-2, -1), norm: Norm = "backward") -> Any:
     """`irfftn` of the last two axes."""
     return irfftn(x, s, axes, norm)
 

@@ -35,7 +35,7 @@ from pathlib import Path
 import numpy as np
 
 from aster_ml.errors import CompileError, DeviceError
-from aster_ml.renderer.cuda import texts as cuda_texts
+from aster_ml.renderer.cuda.renderer import FUNCTIONS as CUDA_FUNCTIONS
 from aster_ml.target.cuda import dynamic_nbytes
 from aster_ml.target.tensor_maps import TensorMap, tensor_maps
 from aster_ml.uop.linear import Linear
@@ -61,11 +61,11 @@ FLUSH = "// Subnormal numbers are 0.\n"
 # Metal has types for what are structs of ours in CUDA.
 # Its integers of 64 bits are `long`, those of CUDA `long long`.
 METAL_TYPES = "\n".join([
-    cuda_texts.TEXTS["aster_odd"],
+    CUDA_FUNCTIONS.texts["aster_odd"],
     "static inline float aster_odd(long x) { return aster_odd((long long)x); }",
     "static inline float aster_odd(unsigned long x) { return aster_odd((unsigned long long)x); }",
     *[
-        cuda_texts.TEXTS[name]
+        CUDA_FUNCTIONS.texts[name]
         for name in ("aster_half_codes", "aster_half", "aster_bfloat_codes", "aster_bfloat")
     ],
 ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""The demo: a convolutional network learns to read real handwritten digits, in well under a minute.
+"""Trains a convolutional network that reads real handwritten digits, in well under a minute.
 
 Run by `make demo`. 4,000 of 5,000 digits of MNIST are trained on, each time a little shifted,
 turned and scaled by tensor ops; 1,000 are held out. It prints the share of those that are read

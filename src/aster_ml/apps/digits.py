@@ -1,4 +1,4 @@
-"""The digits of the demo as a function: an image of 28 x 28 bytes -> how likely each digit is.
+"""Defines the demo's function: an image of 28 x 28 bytes -> the probability of each digit.
 
 Weights are those that `aster demo` has left: demo.safetensors in the folder it ran in, or the file
 that DIGITS names. `aster export aster_ml.apps.digits:digits --c OUT` makes a program of it.

@@ -1,4 +1,4 @@
-"""Sentence embeddings of a BERT model from its folder of safetensors: `aster embed FOLDER TEXT...`.
+"""Computes sentence embeddings by a BERT model from its folder: `aster embed FOLDER TEXT...`.
 
 Receives texts; returns a vector for each, the mean of its tokens' states, of length 1 where the
 folder asks for it. Prints how near the texts are to one another.

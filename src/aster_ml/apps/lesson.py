@@ -1,4 +1,4 @@
-"""The command `aster lesson`: runs the lessons of a clone and checks a learner's exercises.
+"""Runs the command `aster lesson`: the lessons of a clone, and checks of a learner's exercises.
 
 Receives the folder `lessons` of a clone. A lesson is a script whose comments `# > text` say what
 the prints above them give; running it compares every line. Exercises are functions that a learner

@@ -1,4 +1,4 @@
-"""The demo's picture: the loss curve beside a grid of digits with what was read in each.
+"""Draws the demo's picture: the loss curve beside a grid of digits and what was read in each.
 
 Takes plain arrays and numbers, writes a PNG with Pillow, and knows nothing of tensors or networks.
 Everything is drawn at twice its size and scaled down, which smooths lines and circles.

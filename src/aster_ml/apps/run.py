@@ -1,4 +1,4 @@
-"""`aster run MODEL.onnx`: what a model takes and gives, which operators it has, how long it runs.
+"""Runs the command `aster run MODEL.onnx`: prints inputs, outputs, operators and time of a model.
 
 Inputs are random numbers of the shapes that the model names (`--size batch=4` for a size that has a
 name only), or arrays of an .npz file. `--compare onnxruntime` runs both, in turns.

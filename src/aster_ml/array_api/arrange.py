@@ -1,4 +1,4 @@
-"""Shapes, places and order: moving, joining, searching, sorting, sets, and reductions.
+"""Defines the functions of shapes, places and order: joining, searching, sorting, sets, reductions.
 
 Receives arrays; returns arrays.
 """
@@ -26,6 +26,15 @@ from aster_ml.array_api.array import (
 )
 from aster_ml.complex import ComplexTensor
 from aster_ml.complex.dtype import ComplexDType
+
+__all__ = [
+    "all", "any", "argmax", "argmin", "argsort", "concat", "count_nonzero", "cumulative_prod",
+    "cumulative_sum", "diff", "expand_dims", "flip", "matmul", "matrix_transpose", "max", "mean",
+    "min", "moveaxis", "nonzero", "permute_dims", "prod", "repeat", "reshape", "roll",
+    "searchsorted", "sort", "squeeze", "stack", "std", "sum", "take", "take_along_axis",
+    "tensordot", "tile", "unique_all", "unique_counts", "unique_inverse", "unique_values",
+    "unstack", "var", "vecdot", "where",
+]  # fmt: skip
 
 # moving
 

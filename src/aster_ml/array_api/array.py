@@ -1,4 +1,4 @@
-"""The array of the namespace: a Tensor with what the standard has as attributes, and its truth.
+"""Defines the array of the namespace: a Tensor with the attributes and the truth of the standard.
 
 Receives tensors; returns arrays, complex ones as ComplexTensors of arrays. Functions stand in the
 other modules of this package.

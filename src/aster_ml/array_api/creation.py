@@ -1,4 +1,4 @@
-"""Making arrays: of data, of numbers, like others; and what their dtypes are.
+"""Defines the functions that make arrays, and those that describe dtypes.
 
 Receives shapes, numbers, data, dtypes; returns arrays, and facts on dtypes.
 """
@@ -16,6 +16,13 @@ from aster_ml.array_api.array import Array, as_array, by_parts, complex_beside, 
 from aster_ml.complex import ComplexTensor, complex64, complex128
 from aster_ml.complex.dtype import ComplexDType, known_complex_dtype
 from aster_ml.dtype import DType, least_upper_dtype, number_dtype, to_numpy_dtype
+
+__all__ = [
+    "arange", "asarray", "astype", "broadcast_arrays", "broadcast_to", "can_cast", "empty",
+    "empty_like", "eye", "finfo", "from_dlpack", "full", "full_like", "iinfo", "isdtype",
+    "linspace", "meshgrid", "ones", "ones_like", "result_type", "tril", "triu", "zeros",
+    "zeros_like",
+]  # fmt: skip
 
 ARRAYS = (Tensor, ComplexTensor)
 NUMBERS = (bool, int, float, complex)

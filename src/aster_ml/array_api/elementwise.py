@@ -1,4 +1,4 @@
-"""Functions by element: of one array, and of two that broadcast.
+"""Defines the elementwise functions of one array, and of two that broadcast.
 
 Receives arrays, and Python numbers beside them; returns arrays.
 """
@@ -11,6 +11,17 @@ from typing import Any
 from aster_ml import dtypes
 from aster_ml.array_api.array import as_array, as_pair
 from aster_ml.complex import ComplexTensor
+
+__all__ = [
+    "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and",
+    "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
+    "ceil", "clip", "conj", "copysign", "cos", "cosh", "divide", "equal", "exp", "expm1", "floor",
+    "floor_divide", "greater", "greater_equal", "hypot", "imag", "isfinite", "isinf", "isnan",
+    "less", "less_equal", "log", "log1p", "log2", "log10", "logaddexp", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "maximum", "minimum", "multiply", "negative",
+    "nextafter", "not_equal", "positive", "pow", "real", "reciprocal", "remainder", "round", "sign",
+    "signbit", "sin", "sinh", "sqrt", "square", "subtract", "tan", "tanh", "trunc",
+]  # fmt: skip
 
 # Kinds of dtypes that have infinities and NaN.
 FLOATING = ("float", "complex")

@@ -1,4 +1,4 @@
-"""The extension `fft`: Fourier transforms, with the standard's signatures.
+"""Defines the extension `fft`: Fourier transforms with the standard's signatures.
 
 Receives arrays; returns complex arrays, or real ones where the result is real. The transforms
 stand in `aster_ml.fft`.

@@ -1,4 +1,4 @@
-"""The extension `linalg`: products, decompositions, systems, norms.
+"""Defines the extension `linalg`: products, decompositions, systems, norms.
 
 Receives stacks of matrices and vectors, real or complex; returns arrays, or tuples of them by name.
 """

@@ -1,4 +1,4 @@
-"""`python -m aster_ml.compat PROGRAM.py`: runs a program that says `import tinygrad` on Aster."""
+"""Runs a program that imports tinygrad on Aster: `python -m aster_ml.compat PROGRAM.py`."""
 
 from __future__ import annotations
 

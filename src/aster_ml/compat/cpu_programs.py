@@ -1,4 +1,4 @@
-"""C functions on host memory, without tensors: what a program that shows the lowest level uses.
+"""Runs C functions on host memory, without tensors, as a tour of the lowest level does.
 
 Receives C source and bytes; returns functions and memory. Kernels of tensors do not come this way
 (`runtime/cpu/device`).

@@ -1,4 +1,4 @@
-"""Tensors in einops: the class that tells it how to reshape, reduce and join them.
+"""Tells einops how to reshape, reduce and join tensors.
 
 Receives what einops asks of a framework; returns tensors. einops finds the classes of frameworks
 among the subclasses of its `AbstractBackend`, so ours is made as soon as both are imported, in

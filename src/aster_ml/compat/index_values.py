@@ -1,4 +1,4 @@
-"""Index arithmetic and conditions out of what the author of a kernel has written.
+"""Builds index arithmetic and conditions from what the author of a kernel has written.
 
 Receives translated scalar values; returns index values and bools. Authors count in any integer
 dtype; Aster counts in `index`, which has no width, so that its simplifier sees all of it.

@@ -1,4 +1,4 @@
-"""Kernel: one kernel whose Opts are applied step by step, as programs of tinygrad's do by hand.
+"""Defines Kernel: one kernel whose Opts a program applies step by step, as tinygrad's did.
 
 Receives a kernel's AST and a device's renderer; returns the program that the Opts make. What an
 Opt means, and whether it fits, `codegen` decides.

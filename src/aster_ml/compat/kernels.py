@@ -1,4 +1,4 @@
-"""KernelInfo: what the author of a kernel says about it, beside its nodes.
+"""Defines KernelInfo: what the author of a kernel says about it, beside its nodes.
 
 It is the argument of a kernel's SINK: its name and how its axes are to run. Whoever writes kernels
 by hand (`Tensor.custom_kernel`) or asks for Opts by hand (`Tensor.contiguous(arg=...)`) makes one;

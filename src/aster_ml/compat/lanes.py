@@ -1,4 +1,4 @@
-"""A linear program as the reference lists one: every lane a node of its own, pointers, registers.
+"""Lists a linear program as the reference does: every lane a node, pointers, registers.
 
 Receives a `Linear`; returns nodes of the dialect in running order. Where Aster has one LOAD for all
 lanes of a tile, there is one here for each place that is loaded; SIMD lanes are a vector. An

@@ -1,4 +1,4 @@
-"""The reference's list of a kernel's late nodes, made of what Aster makes of the same kernel.
+"""Lists a kernel's late nodes as the reference does, from Aster's own.
 
 `get_uops` receives a kernel of the dialect (or values under a SINK); translates, simplifies and
 lowers it with the code generator's own passes, and writes the result in the dialect again:

@@ -1,4 +1,5 @@
-"""The loops around the stores of a translated kernel: one nest for all, or an order of their own.
+"""Builds the loops around the stores of a translated kernel: one nest for all, or an order of their
+own.
 
 Receives STOREs, ENDs and BARRIERs in Aster's form; says whether the kernel's axes may be split,
 merged and moved, and brings kernels of both kinds into the form that codegen takes.

@@ -1,4 +1,4 @@
-"""The memory of a node, as programs of tinygrad's ask a node for it; nodes know no memory here.
+"""Gives nodes the memory that programs of tinygrad's ask them for.
 
 A node asks `names.find_attribute` for these as `buffer`, `realized` and `is_realized`.
 """

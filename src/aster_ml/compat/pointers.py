@@ -1,4 +1,4 @@
-"""Memory of the host as memoryviews, ctypes arrays and addresses, and words of bits.
+"""Converts host memory between memoryviews, ctypes arrays and addresses, and words to bits.
 
 Receives and returns Python and ctypes objects. Memory of devices is `device.Buffer`'s.
 """

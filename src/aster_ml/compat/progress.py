@@ -1,4 +1,4 @@
-"""Progress bars for loops, as tinygrad's helpers have them; tqdm draws them.
+"""Shows progress bars for loops, as tinygrad's helpers do; tqdm draws them.
 
 Receives iterables; yields what these do. The constructor takes arguments in tinygrad's order.
 """

@@ -1,4 +1,4 @@
-"""The specification of nodes as a table of rules, each True or False for a node of its op.
+"""Gives the specification of nodes as a table of rules, each True or False for a node of its op.
 
 Rows are those of `uop.spec.tables`; what both stages allow a node to be is in `shared_spec`.
 """

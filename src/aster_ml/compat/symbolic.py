@@ -1,4 +1,4 @@
-"""Vectors in simplest form: rules over the dialect's lanes, beside Aster's own simplifier.
+"""Simplifies vectors: rules over the dialect's lanes, beside Aster's own simplifier.
 
 `sym` is Aster's table `symbolic` for scalars and rules that fold constants of vectors, look lanes
 up and join them; `expander` makes axes of lanes (UNROLL) into vectors and back (CONTRACT). Both are

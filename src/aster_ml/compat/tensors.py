@@ -1,4 +1,4 @@
-"""Names that programs expect in `tensor` beside Tensor."""
+"""Offers the names that programs expect in `tensor` beside Tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text for terminals: colour codes, lines of a width, names for functions."""
+"""Formats text for terminals: colour codes, lines of a width, names for functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a hand-written kernel to Aster's kernel form; the one place that knows the dialect.
+"""Translates a hand-written kernel to Aster's kernel form; the one place that knows the dialect.
 
 Receives the SINK that a kernel's author returns, of `Ops` and `Dialect`; returns a SINK of STOREs
 over PARAMs and scratch with flat indices, scalar values and a `KernelArg`, which codegen takes like

@@ -1,4 +1,4 @@
-"""Complex numbers as pairs of tensors: `ComplexTensor`, and its dtypes.
+"""Represents complex numbers as pairs of tensors: `ComplexTensor`, and its dtypes.
 
 Hands on what programs import. Fourier transforms stand in `aster_ml.fft`.
 """

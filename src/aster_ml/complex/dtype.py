@@ -1,4 +1,4 @@
-"""The dtypes of complex tensors: complex64 and complex128, each by the dtype of its parts.
+"""Defines the dtypes of complex tensors: complex64 and complex128, each by the dtype of its parts.
 
 Receives names and dtypes of others; returns dtypes. No kernel knows them: what is computed are real
 and imaginary parts, of float32 or float64.

@@ -1,4 +1,4 @@
-"""Elementary functions of complex numbers, by their real and imaginary parts.
+"""Computes elementary functions of complex numbers by their real and imaginary parts.
 
 Receives the parts of a complex tensor; returns complex tensors, or real ones where a result is
 real. Results are right to some units in the last place of the larger part, overflow only where the

@@ -1,4 +1,4 @@
-"""Linear algebra of complex matrices.
+"""Computes linear algebra of complex matrices.
 
 Receives stacks of complex matrices [*b, m, n]; returns complex tensors, and real ones where a
 result is real. What has one answer is asked of the real matrix [[re, -im], [im, re]], whose

@@ -1,4 +1,4 @@
-"""Complex tensors in other shapes and orders: what is done to each part by itself.
+"""Reshapes and reorders complex tensors, each part by itself.
 
 Receives shapes, axes, places; returns complex tensors of the same numbers.
 """

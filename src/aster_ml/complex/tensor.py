@@ -1,4 +1,4 @@
-"""Complex numbers as pairs of tensors: ComplexTensor.
+"""Defines ComplexTensor: complex numbers as a pair of tensors.
 
 Receives two real tensors, complex arrays of NumPy, Python numbers; returns complex tensors, and
 real ones where a result is real. Parts are ordinary tensors: they are lazy, differentiable and

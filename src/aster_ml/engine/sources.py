@@ -23,8 +23,9 @@ from aster_ml.runtime import object_cache
 SETTLED_AFTER_S = 2
 DIGEST_BYTES = 12
 DIGEST = re.compile(rb"[0-9a-f]{%d}" % (2 * DIGEST_BYTES))
-# What code is in: compiled files count where there are no sources.
-CODE = (".py", ".pyc")
+# Files with code, of Python and of the languages of kernels; compiled files count where there are
+# no sources.
+CODE = (".py", ".pyc", ".hpp", ".cuh", ".metal", ".wgsl")
 COMPILED_APART = "__pycache__"
 
 

@@ -1,1 +1,1 @@
-"""Functions of Tensors as programs of their own: C, WebAssembly, a page that runs on WebGPU."""
+"""Exports functions of Tensors as programs: C, WebAssembly, a page that runs on WebGPU."""

@@ -1,4 +1,4 @@
-"""`aster export WHAT --c OUT`: a function or an ONNX model as a program of its own.
+"""Runs the command `aster export WHAT --c OUT`: exports a function or an ONNX model.
 
 WHAT is path/to/file.py:function or package.module:function, with a function FUNCTION_inputs() or
 inputs() beside it that returns example inputs, or a file that ends in .onnx (--size NAME=N for a

@@ -1,4 +1,4 @@
-"""A plan as C: one source file and its header.
+"""Writes a plan as C: one source file and its header.
 
 Receives a `Plan` for a target of the language "c"; returns texts. The C is that of `renderer/c`
 with typed parameters: C99 where the target has no SIMD, else with the vector extension that GCC and
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from aster_ml import __version__
 from aster_ml.dtype import DType, dtypes
+from aster_ml.export.assets import asset
 from aster_ml.export.plan import Blob, Copy, Place, Plan, offsets_of
 from aster_ml.export.trace import Value
 from aster_ml.export.weights import fingerprint, header_of
@@ -27,6 +28,13 @@ RESERVED = frozenset(
     inline int long register restrict return short signed sizeof static struct switch typedef union
     unsigned void volatile while bool true false NULL model arena weights states path file found
     """.split()
+)
+
+
+# Bodies of functions of a uint16_t, a float and a double x. The last gives a float between, with an
+# odd last bit, which no later rounding takes for a tie.
+FROM_HALF, TO_HALF, TO_ODD = (
+    asset(f"native/{name}.c").rstrip() for name in ("from_half", "to_half", "to_odd")
 )
 
 
@@ -73,8 +81,6 @@ class KernelWriter(CWriter):
         for v in self.linear.variables:
             name = self.name_variable(v)
             self.parameters.append(f"{self.type_of(v.dtype, 1)} {name}")
-            self.cells[v].values[0] = name
-            self.spread_value(self.cells[v], 0)
 
     def whole_function(self) -> list[str]:
         """The function alone."""
@@ -109,39 +115,6 @@ class KernelWriter(CWriter):
             value = self.convert(value, source, dtypes.float32, n)
         name = self.scalar_helper("float_to_half", dtypes.uint16, "float x", TO_HALF)
         return self.each(name, dtypes.uint16, n, [value], [dtypes.float32])
-
-
-# Bodies of functions, of a uint16_t, a float and a double x.
-FROM_HALF = """\
-uint32_t b = (uint32_t)(x & 0x7fff) << 13, s = (uint32_t)(x & 0x8000) << 16;
-  float y;
-  memcpy(&y, &b, sizeof y);
-  y *= 5.192296858534828e33f;
-  memcpy(&b, &y, sizeof b);
-  b = (x & 0x7c00) == 0x7c00 ? b | 0x7f800000u | s : b | s;
-  memcpy(&y, &b, sizeof y);
-  return y;"""
-TO_HALF = """\
-uint32_t b;
-  memcpy(&b, &x, sizeof b);
-  uint16_t s = (uint16_t)(b >> 16 & 0x8000);
-  b &= 0x7fffffff;
-  if (b > 0x7f800000u) return s | 0x7e00;
-  if (b >= 0x477ff000u) return s | 0x7c00;
-  if (b >= 0x38800000u) return s | (uint16_t)((b - 0x37fff001u + (b >> 13 & 1)) >> 13);
-  float y;
-  memcpy(&y, &b, sizeof y);
-  y += 0.5f;
-  memcpy(&b, &y, sizeof b);
-  return s | (uint16_t)(b - 0x3f000000u);"""
-# A float between, with an odd last bit, which no later rounding takes for a tie.
-TO_ODD = """\
-float y = (float)x;
-  uint32_t b;
-  memcpy(&b, &y, sizeof b);
-  if ((double)y != x && x == x) b = (b - ((double)y > x) * (x > 0) - ((double)y < x) * (x < 0)) | 1;
-  memcpy(&y, &b, sizeof y);
-  return y;"""
 
 
 class KernelRenderer(CRenderer):
@@ -187,47 +160,17 @@ def header_text(plan: Plan, inside: bool) -> str:
     )
     inputs = "".join([f" *   {described(v)}\n" for v in plan.inputs])
     outputs = "".join([f" *   {described(v)}\n" for v in plan.outputs])
-    run = "\n".join(
-        textwrap.wrap(
-            f"int {name}_run({name}_model *model, {parameters(plan)});",
-            100,
-            subsequent_indent="    ",
-        )
-    )
-    return f"""/* {name}: a function of tensors, exported by Aster ML {__version__}.
- *
- * Inputs, row-major, read only:
-{inputs} * Outputs, row-major, written whole, with no byte in common with another argument:
-{outputs} */
-#ifndef {guard}
-#define {guard}
+    return asset(
+        "native/model.h", NAME=name, VERSION=__version__, INPUTS=inputs, OUTPUTS=outputs,
+        GUARD=guard, WHENCE=whence, PATH=path, KEPT=kept, RUN=run_head(plan, ";"),
+        ARENA=f"{plan.arena_nbytes:,}",
+    )  # fmt: skip
 
-#include <stdbool.h>
-#include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {{
-#endif
-
-typedef struct {name}_model {name}_model;
-
-/* A model ready to run; {whence}
- * NULL without memory, or where the file is not there or is not of this export. */
-{name}_model *{name}_init({path});
-
-/* Computes the outputs. {kept}
- * Returns 0, or 1 where there is no memory for {plan.arena_nbytes:,} bytes of temporaries. */
-{run}
-
-/* Gives back what {name}_init took; NULL is fine. */
-void {name}_free({name}_model *model);
-
-#ifdef __cplusplus
-}}
-#endif
-
-#endif
-"""
+def run_head(plan: Plan, end: str) -> str:
+    """The head of the function that runs a model, in lines; `end` is what follows it."""
+    head = f"int {plan.name}_run({plan.name}_model *model, {parameters(plan)}){end}"
+    return "\n".join(textwrap.wrap(head, 100, subsequent_indent="    "))
 
 
 class Source:
@@ -262,9 +205,9 @@ class Source:
             *self.steps(),
             "",
             *self.blocks(),
-            *self.model(),
+            self.model(),
         ]
-        return "\n".join(lines) + "\n"
+        return "\n".join(lines)
 
     def pointer(self, place: Place, kind: str) -> str:
         """A place as a pointer to elements of a type."""
@@ -315,68 +258,31 @@ class Source:
             lines += words("first_states", self.plan.states, self.state_nbytes)
         return lines
 
-    def model(self) -> list[str]:
+    def model(self) -> str:
         """The functions that a caller sees."""
-        plan = self.plan
-        name = plan.name
+        plan, name = self.plan, self.plan.name
         reads = bool(plan.weights) and not self.inside
-        fields = ["  const unsigned char *weights;", "  unsigned char *states;", "  void *memory;"]
-        lines = [f"struct {name}_model {{", *fields, "};", ""]
-        head = textwrap.wrap(
-            f"int {name}_run({name}_model *model, {parameters(plan)}) {{",
-            100,
-            subsequent_indent="    ",
-        )
+        weights = "  model->weights = NULL;\n"
         if reads:
-            lines += self.reader()
-        path = "void" if self.inside else "const char *path"
-        nbytes = (self.weight_nbytes if reads else 0) + self.state_nbytes + ALIGNMENT
-        lines += [
-            f"{name}_model *{name}_init({path}) {{",
-            f"  {name}_model *model = malloc(sizeof *model);",
-            *(["  (void)path;"] if not self.inside and not reads else []),
-            "  if (!model) return NULL;",
-            f"  model->memory = malloc({nbytes});",
-            "  if (!model->memory) { free(model); return NULL; }",
-            f"  model->states = (unsigned char *)model->memory + {ALIGNMENT}",
-            f"      - (uintptr_t)model->memory % {ALIGNMENT};",
-        ]
-        if reads:
-            lines += [
-                f"  unsigned char *weights = model->states + {self.state_nbytes};",
-                f"  if (!{name}_read(path, weights)) {{ {name}_free(model); return NULL; }}",
-                "  model->weights = weights;",
-            ]
+            weights = (
+                f"  unsigned char *weights = model->states + {self.state_nbytes};\n"
+                f"  if (!{name}_read(path, weights)) {{ {name}_free(model); return NULL; }}\n"
+                "  model->weights = weights;\n"
+            )
         elif plan.weights:
-            lines.append("  model->weights = (const unsigned char *)weights;")
-        else:
-            lines.append("  model->weights = NULL;")
-        if plan.states:
-            lines.append(f"  memcpy(model->states, first_states, {self.state_nbytes});")
-        given = ", ".join([v.name for v in [*plan.inputs, *plan.outputs]])
-        lines += [
-            "  return model;",
-            "}",
-            "",
-            *head,
-            f"  char *found = malloc({plan.arena_nbytes + ALIGNMENT});",
-            "  if (!found) return 1;",
-            f"  unsigned char *arena = (unsigned char *)found + {ALIGNMENT}",
-            f"      - (uintptr_t)found % {ALIGNMENT};",
-            f"  {name}_steps(model->weights, model->states, arena, {given});",
-            "  free(found);",
-            "  return 0;",
-            "}",
-            "",
-            f"void {name}_free({name}_model *model) {{",
-            "  if (!model) return;",
-            "  free(model->memory);",
-            "  free(model);",
-            "}",
-        ]
-        return lines
+            weights = "  model->weights = (const unsigned char *)weights;\n"
+        states = f"  memcpy(model->states, first_states, {self.state_nbytes});\n"
+        return asset(
+            "native/model.c", NAME=name, READER=self.reader() if reads else "",
+            PATH="void" if self.inside else "const char *path",
+            UNUSED="" if self.inside or reads else "  (void)path;\n",
+            NBYTES=str((self.weight_nbytes if reads else 0) + self.state_nbytes + ALIGNMENT),
+            ALIGNMENT=str(ALIGNMENT), WEIGHTS=weights, STATES=states if plan.states else "",
+            RUN=run_head(plan, " {"), ARENA=str(plan.arena_nbytes + ALIGNMENT),
+            GIVEN=", ".join([v.name for v in [*plan.inputs, *plan.outputs]]),
+        )  # fmt: skip
 
-    def reader(self) -> list[str]:
+    def reader(self) -> str:
         """The function that reads the weights."""
         plan = self.plan
         header = header_of(plan.name, plan.weights)
@@ -385,30 +291,10 @@ class Source:
             for at, blob in zip(self.weights, plan.weights, strict=True)
         ]
         table = textwrap.wrap(f"{', '.join(rows)}", 96, initial_indent="  ", subsequent_indent="  ")
-        return [
-            "/* Where each tensor of the file goes, and how many bytes it has. */",
-            "static const struct { size_t at, nbytes; } parts[] = {",
-            *table,
-            "};",
-            "",
-            f"/* {plan.name}.safetensors: 8 bytes with the length of a JSON header, the header,",
-            " * the bytes of the tensors without gaps. The header has a digest of them, and is",
-            " * known by its own, FNV-1a of 64 bits. */",
-            f"static bool {plan.name}_read(const char *path, unsigned char *weights) {{",
-            '  FILE *file = fopen(path, "rb");',
-            "  if (!file) return false;",
-            "  uint64_t hash = 0xcbf29ce484222325u;",
-            f"  for (long i = 0; i < {len(header)}; i++)",
-            "    hash = (hash ^ (unsigned char)getc(file)) * 0x100000001b3u;",
-            f"  bool good = hash == 0x{fingerprint(header):x}u;",
-            "  for (size_t i = 0; good && i < sizeof parts / sizeof *parts; i++)",
-            "    good = fread(weights + parts[i].at, 1, parts[i].nbytes, file) == parts[i].nbytes;",
-            "  good = good && getc(file) == EOF;",
-            "  fclose(file);",
-            "  return good;",
-            "}",
-            "",
-        ]
+        return asset(
+            "native/reader.c", NAME=plan.name, PARTS="\n".join(table),
+            HEADER_NBYTES=str(len(header)), DIGEST=f"{fingerprint(header):x}",
+        )  # fmt: skip
 
 
 def words(name: str, blobs: list[Blob], nbytes: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""ES modules and the page around them: what the forms of export for browsers share.
+"""Writes ES modules and the page around them, for the forms of export that run in browsers.
 
 Receives a `Plan` and what a form adds to it; returns texts and bytes by file name. The JavaScript
 stands in the folder `web`, each runtime behind the constant PLAN that it runs.
@@ -6,7 +6,6 @@ stands in the folder `web`, each runtime behind the constant PLAN that it runs.
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from aster_ml import __version__
 from aster_ml.allocator import format_bytes
 from aster_ml.dtype import dtypes
 from aster_ml.errors import DTypeError
+from aster_ml.export.assets import asset
 from aster_ml.export.plan import Blob, Plan
 from aster_ml.export.trace import Value
 from aster_ml.export.weights import file_of
@@ -23,15 +23,6 @@ from aster_ml.export.weights import file_of
 FILE_NBYTES = 1 << 28
 # What JavaScript has arrays of.
 ARRAYS = {*dtypes.ints, dtypes.bool, dtypes.float16, dtypes.bfloat16, dtypes.float32}
-
-
-def asset(name: str, **words: str) -> str:
-    """A text of the folder `web`, with words in their places."""
-    folder = importlib.resources.files("aster_ml.export") / "web"
-    text = (folder / name).read_text(encoding="utf-8")
-    for key, word in words.items():
-        text = text.replace(f"{{{{{key}}}}}", word)
-    return text
 
 
 def check_dtypes(values: Sequence[Value]) -> None:
@@ -94,8 +85,8 @@ def module_text(plan: Plan, fields: Mapping[str, Any], rest: Sequence[str]) -> s
 def page_files(plan: Plan, about: str) -> dict[str, str | bytes]:
     """The page that shows a function, whichever runs it."""
     return {
-        "index.html": asset("index.html", NAME=plan.name, ABOUT=about),
-        "page.js": asset("page.js", MODULE=f"{plan.name}.js"),
+        "index.html": asset("web/index.html", NAME=plan.name, ABOUT=about),
+        "page.js": asset("web/page.js", MODULE=f"{plan.name}.js"),
     }
 
 
@@ -103,4 +94,4 @@ def script(plan: Plan, runtime: str) -> str:
     """The part of a module that runs its plan."""
     example = ", ".join([f"{v.name}: ..." for v in plan.inputs])
     words = {"NAME": plan.name, "EXAMPLE": f"{{ {example} }}"}
-    return asset(runtime, **words) + "\n" + asset("common.js")
+    return asset(f"web/{runtime}", **words) + "\n" + asset("web/common.js")

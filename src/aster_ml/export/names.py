@@ -1,4 +1,4 @@
-"""Names of weights: what a network that a function calls knows them by.
+"""Names weights as the network that a function calls knows them.
 
 Receives a function; returns the tensors of the objects that it is a method of, that it closes over,
 or that it finds among the globals of its module, by the keys of their state dicts. Several objects

@@ -1,4 +1,4 @@
-"""The plan of an exported function: kernels for a target, launches in order, and all memory.
+"""Plans an exported function: kernels for a target, launches in order, and all memory.
 
 Receives a `Trace` and a Target; returns a `Plan`, plain data that a language is written from. The
 schedules are planned anew for the target, since how many share a kernel is part of them; sizes are

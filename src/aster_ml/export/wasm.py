@@ -1,4 +1,4 @@
-"""A plan as WebAssembly: the C of the plan compiled by clang, and a module that loads it.
+"""Writes a plan as WebAssembly: compiles its C by clang, and adds a module that loads it.
 
 Receives a `Plan` for a target of the language "c"; returns texts and bytes by file name. There is
 no C library in it: memory is laid out by the loader (`web/wasm.js`), which hands addresses over.

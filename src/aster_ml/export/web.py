@@ -1,4 +1,4 @@
-"""A plan as a page: one ES module with shaders and launches, weights beside it, a page to try it.
+"""Writes a plan as a page: an ES module with shaders and launches, weights, a page to try it.
 
 Receives a `Plan` for a target of the language "wgsl"; returns texts and bytes by file name. All
 that does not change from call to call is worked out here: which bytes each binding shows, the

@@ -1,4 +1,4 @@
-"""`export`: a function of tensors as files of a new folder, in C, WebAssembly or for WebGPU.
+"""Exports a function of tensors as files of a new folder, in C, WebAssembly or for WebGPU.
 
 Receives the function and example inputs; returns the folder. Everything is made before the first
 file is written, and nothing is written anywhere else.
@@ -14,6 +14,7 @@ from typing import Any
 
 from aster_ml.errors import ArgumentError
 from aster_ml.export import c
+from aster_ml.export.assets import asset
 from aster_ml.export.plan import make_plan
 from aster_ml.export.trace import Trace, identifier, named_inputs, trace
 from aster_ml.export.wasm import wasm_files
@@ -22,6 +23,7 @@ from aster_ml.export.weights import file_of
 from aster_ml.extend import BINDING_NBYTES
 from aster_ml.helpers import pluralize
 
+FLAGS = "-O2 -std=gnu99 -fno-math-errno -Wno-psabi"
 # What can be written, and what that is.
 FORMS = {
     "c": "a C file, its header, a Makefile, and the weights in a safetensors file",
@@ -107,33 +109,10 @@ def c_files(found: Trace, isa: str, inside: bool) -> dict[str, str | bytes]:
     files: dict[str, str | bytes] = {
         f"{name}.c": c.Source(plan, inside).text(),
         f"{name}.h": c.header_text(plan, inside),
-        "Makefile": makefile(name, c.ISAS[isa].flags),
+        "Makefile": asset(
+            "native/Makefile", NAME=name, OPTIONS=" ".join([FLAGS, c.ISAS[isa].flags]).strip()
+        ),
     }
     if not inside and plan.weights:
         files[f"{name}.safetensors"] = file_of(name, plan.weights)
     return files
-
-
-def makefile(name: str, flags: str) -> str:
-    """Writes a makefile for the source: a library to link with, and one to load."""
-    options = " ".join(["-O2", "-std=gnu99", "-fno-math-errno", "-Wno-psabi", *flags.split()])
-    return f"""# make: lib{name}.a to link with (and -lm), lib{name}.so to load.
-CC = cc
-CFLAGS = {options}
-
-all: lib{name}.a lib{name}.so
-
-{name}.o: {name}.c {name}.h
-	$(CC) $(CFLAGS) -fPIC -c {name}.c
-
-lib{name}.a: {name}.o
-	$(AR) rcs $@ {name}.o
-
-lib{name}.so: {name}.o
-	$(CC) -shared -o $@ {name}.o -lm
-
-clean:
-	rm -f {name}.o lib{name}.a lib{name}.so
-
-.PHONY: all clean
-"""

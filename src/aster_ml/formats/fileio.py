@@ -1,4 +1,4 @@
-"""Files as tensors: opening one by name, reading bytes, and a file object over a byte tensor.
+"""Reads files as tensors: opens one by name, and gives a file object over a byte tensor.
 
 A file on disk is a uint8 tensor on the device `DISK:<path>`; what reads formats takes such a tensor
 and never knows whether its bytes lie in a file or in memory. `FileBytes` reads parts of it and

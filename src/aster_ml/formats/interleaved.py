@@ -1,5 +1,5 @@
-"""Products with quantised matrices in integers: rows interleaved for SIMD lanes, and activations
-in fixed point, two digits of int8 each.
+"""Multiplies by quantised matrices in integers: rows interleaved for SIMD lanes, and activations in
+fixed point, two digits of int8 each.
 
 Receives a `QuantTensor` of two axes, or of three, a matrix for each expert; returns an
 `Interleaved`, the same numbers in another order of bytes. Its products round what they are given to

@@ -1,4 +1,4 @@
-"""Quantised values as they lie in a file: the bytes of their blocks, the type, and their shape.
+"""Describes quantised values as they lie in a file: bytes of blocks, type, shape.
 
 `QuantTensor` keeps the blocks as a uint8 tensor, so weights stay as small as they are stored; rows
 are picked before they are decoded. How a type packs its numbers is in `nn.ggml`.

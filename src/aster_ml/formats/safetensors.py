@@ -1,4 +1,4 @@
-"""safetensors files: a JSON header that names tensors, then their bytes.
+"""Reads and writes safetensors files: a JSON header that names tensors, then their bytes.
 
 Reading checks the whole header before any tensor is made, and then gives views of the file: bytes
 are read when a tensor is used. Writing goes to a second file that takes the name at the end, so a

@@ -1,4 +1,4 @@
-"""The members of a tar archive: where the bytes of each regular file are.
+"""Lists the members of a tar archive: where the bytes of each regular file are.
 
 Receives the bytes of a file; returns names with spans. Reads the forms of POSIX (ustar, pax), GNU
 and the one before them; sparse files, which store a map of holes, are refused. A header that is

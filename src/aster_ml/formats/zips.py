@@ -1,4 +1,4 @@
-"""The directory of a zip archive, checked: where each member's bytes are, and that they are whole.
+"""Checks the directory of a zip archive: where each member's bytes are, and that they are whole.
 
 Receives the bytes of a file; returns its members. Every member has two headers, one in the
 directory at the end and one before its bytes: they have to agree, no two members share a byte, no

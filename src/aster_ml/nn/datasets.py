@@ -1,4 +1,4 @@
-"""Data sets as tensors of bytes: images uint8 [n, channels, height, width], labels uint8 [n].
+"""Loads data sets as tensors of bytes: images uint8 [n, channels, height, width], labels uint8 [n].
 
 `mnist` and `cifar` read the files that their authors published, downloaded once and kept in the
 cache folder; `mnist_5k` reads 5,000 of the MNIST digits from an installed Python package and needs

@@ -1,4 +1,4 @@
-"""Files from the net, kept on disk and checked by their published checksums.
+"""Downloads files, keeps them on disk and checks them by their published checksums.
 
 A file is looked for in the cache, then asked of each address in turn, and takes its place in the
 cache only once its checksum is right. Nothing here knows what is in a file.

@@ -1,4 +1,4 @@
-"""Layers that PyTorch has and Aster has not, and what does the same here."""
+"""Names, for layers that PyTorch has and Aster lacks, what does the same here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that multiply by a weight: linear, convolutions, embedding, LSTM cell.
+"""Defines layers that multiply by a weight: linear, convolutions, embedding, LSTM cell.
 
 A layer is a plain object whose tensors are attributes; calling it maps tensors to tensors. The
 attribute names are those of checkpoints in the wild (`weight`, `bias`, ...). Normalisation is in

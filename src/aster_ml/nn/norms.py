@@ -1,4 +1,4 @@
-"""Layers that normalise: batch, group, instance, layer and root mean square.
+"""Defines layers that normalise: batch, group, instance, layer and root mean square.
 
 A layer is a plain object whose tensors are attributes; calling it maps one tensor to another.
 `BatchNorm` is the only one with state that changes in use: while `Tensor.training` holds it updates

@@ -1,4 +1,4 @@
-"""Optimisers: from parameters and their gradients to new values of the parameters.
+"""Defines optimisers: from parameters and their gradients to new values of the parameters.
 
 An optimiser holds the parameters and its own state as tensors and updates both by assign, so that
 a jitted step replays with the same buffers; nothing is computed before the first step. `step()`

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: a rate for every step, written into an optimiser by assign.
+"""Defines learning-rate schedules: a rate for every step, assigned to an optimiser.
 
 A schedule computes all its rates once, in Python, and keeps them as a tensor; a step moves a
 counter and copies the rate that it points at. Both are tensors that are assigned to, so

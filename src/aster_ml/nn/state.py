@@ -1,4 +1,4 @@
-"""State of models: their tensors by name, out and in, and the file formats that hold them.
+"""Collects and loads the state of models: tensors by name, and the file formats that hold them.
 
 `get_state_dict` walks attributes, lists and dicts and names each tensor by the way to it, as in
 `layers.0.weight`. The formats themselves are in `nn.safetensors`, `nn.archives` and `nn.gguf`.

@@ -1,4 +1,4 @@
-"""Functions of Tensors written as ONNX models.
+"""Writes functions of Tensors as ONNX models.
 
 Receives a function and tensors to call it with; returns a `ModelProto` that computes the same for
 tensors of these shapes: one ONNX node for a node of Aster's graph, products that are summed as one

@@ -1,4 +1,4 @@
-"""OnnxRunner: a model of ONNX, opened and ready to run.
+"""Opens a model of ONNX and runs it: OnnxRunner.
 
 Receives files of the format (through the package `onnx`, extra `onnx`); returns tensors. Graphs are
 read in `onnx/ops/model.py` and run in `onnx/ops/run.py`; each operator is one function of

@@ -1,4 +1,4 @@
-"""Vocabulary shared by UOp and Tensor, and what only a Tensor has, by subject."""
+"""Defines the operations that UOp and Tensor share, and those of Tensor alone, by subject."""
 
 from __future__ import annotations
 

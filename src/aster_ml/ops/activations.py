@@ -1,4 +1,4 @@
-"""Activations and the softmax family.
+"""Defines activations and the softmax family.
 
 Receives Tensors, returns Tensors, all from elementwise ops, sums and maxima. No formula here
 overflows where its result does not, and none has a gradient of NaN where the slope is a number:

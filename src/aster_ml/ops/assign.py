@@ -1,4 +1,4 @@
-"""Writing: assignment as a whole or by index, and the operators that work in place.
+"""Writes tensors: assignment as a whole or by index, and the operators that work in place.
 
 Receives a tensor and the value it is to have. A tensor that is memory is written where it lies, as
 an effect that the engine orders; any other just names another node. What was built from a tensor
@@ -591,9 +591,7 @@ def scatter_picked(x: Any, parsed: Parsed, value: Any) -> Any:
     after = [i for i in others if i not in before]
     shape = (*[cut.shape[i] for i in before], *common, *[cut.shape[i] for i in after])
     value = fit_value(value, shape)
-    count = 1
-    for size in common:
-        count = count * size
+    count = prod(common)
     if is_zero(count) or any(is_zero(s) for s in cut.shape):
         return x
     # Values with the axes of the indices first, as one; likewise the indexed axes of the target.
@@ -603,9 +601,7 @@ def scatter_picked(x: Any, parsed: Parsed, value: Any) -> Any:
     rows = value.permute(tuple(order)).reshape((count, *rest))
     target_order = [*axes, *others]
     moved = cut.permute(tuple(target_order))
-    places = 1
-    for axis in axes:
-        places = places * cut.shape[axis]
+    places = prod([cut.shape[axis] for axis in axes])
     flat = moved.reshape((places, *rest))
     hit, source = last_hits(x, picked, [cut.shape[a] for a in axes], common, count, places)
     tail = (1,) * len(rest)

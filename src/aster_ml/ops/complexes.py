@@ -1,4 +1,4 @@
-"""Complex operands of real tensors: which they are, and who does arithmetic with them.
+"""Recognises complex operands of real tensors, and hands their arithmetic on.
 
 Receives operands that are no tensors; returns whether they are complex, and results of the plug-in
 that has complex tensors (`plugins`), which is imported when it is first needed. Those themselves do

@@ -1,4 +1,4 @@
-"""Contractions: matrix products, einsum, convolutions. What multiplies two values and adds up.
+"""Defines contractions: matrix products, einsum, convolutions.
 
 Receives Tensors; returns Tensors made of movement, one MUL and one REDUCE: both factors are views
 of their operands, spread over the axes of the result and of the sum, so that a kernel sees nothing
@@ -135,7 +135,7 @@ def linear(
     return out if bias is None else out + bias
 
 
-def einsum(formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Any:
+def einsum(formula: str, *operands: Self | Sequence[Self], dtype: DTypeLike | None = None) -> Self:
     """The sum of products that a formula names: `"ij,jk->ik"` is a matrix product.
 
     Letters name axes; those absent from the right side are summed. A letter twice in one
@@ -147,11 +147,12 @@ def einsum(formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Any:
     Raises: ArgumentError for a formula that does not fit; ShapeError for sizes that differ.
     Source: numpy.einsum.
     """
-    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
-        operands = tuple(operands[0])
-    inputs, output = parse_formula(formula, [len(x.shape) for x in operands])
-    result, wide = accumulation_dtypes([x.dtype for x in operands], dtype)
-    terms = [take_diagonals(x.cast(wide), labels, formula) for x, labels in zip(operands, inputs)]
+    xs: Sequence[Any] = operands
+    if len(xs) == 1 and isinstance(xs[0], (list, tuple)):
+        xs = xs[0]
+    inputs, output = parse_formula(formula, [len(x.shape) for x in xs])
+    result, wide = accumulation_dtypes([x.dtype for x in xs], dtype)
+    terms = [take_diagonals(x.cast(wide), labels, formula) for x, labels in zip(xs, inputs)]
     check_label_sizes(terms, formula)
     value, labels = terms[0]
     for i, (other, other_labels) in enumerate(terms[1:], 2):
@@ -160,7 +161,8 @@ def einsum(formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Any:
         other, other_labels = sum_unused(other, other_labels, later.union(labels))
         value, labels = multiply_sum(value, labels, other, other_labels, output, later)
     value, labels = sum_unused(value, labels, set(output))
-    return value.permute([labels.index(label) for label in output]).cast(result)
+    out: Self = value.permute([labels.index(label) for label in output]).cast(result)
+    return out
 
 
 def conv2d(

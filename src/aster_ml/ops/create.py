@@ -1,4 +1,4 @@
-"""New tensors: constants, ranges, memory without content, memory that others lend.
+"""Makes new tensors: constants, ranges, memory without content, memory that others lend.
 
 Receives shapes, numbers and where the tensor is to live; returns tensors. Constants and ranges take
 no memory; random numbers stand in `mixin.random`.

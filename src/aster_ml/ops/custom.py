@@ -1,4 +1,4 @@
-"""Tensors and kernels that are written by hand, and functions as graphs over parameters.
+"""Connects tensors with hand-written kernels, and makes graphs of functions over parameters.
 
 Receives tensors and a function that builds a kernel over placeholders for them; gives tensors of
 what the kernel leaves in each. How a kernel is built stands in `ops/kernel`, what becomes of it

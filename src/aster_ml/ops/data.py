@@ -1,4 +1,4 @@
-"""From data outside to nodes: numbers, lists, NumPy arrays, bytes, files.
+"""Makes nodes from outside data: numbers, lists, NumPy arrays, bytes, files.
 
 Receives what a user gave to `Tensor(...)`; returns the node that holds it. What may change later
 (arrays, lists, bytearrays) is copied here, whatever its layout, dtype and device; bytes, which

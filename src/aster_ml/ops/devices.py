@@ -1,4 +1,4 @@
-"""Tensors on other devices, and on several at once.
+"""Moves tensors to other devices, and shards them over several.
 
 Receives names of devices; returns tensors whose values are there. On several devices a value is
 either on each as a whole, or cut into equal parts of one axis; operations go on from there with the

@@ -1,4 +1,5 @@
-"""Functions of floats that keep what others round away: small numbers, signs, neighbours, angles.
+"""Defines functions of floats that keep what others round away: small numbers, signs, neighbours,
+angles.
 
 Receives tensors of any numeric dtype (ints count as the default float) and returns tensors; zeros
 of both signs, infinities and NaN as C's functions of these names have them (ISO C, Annex F). Their

@@ -1,4 +1,4 @@
-"""Elementwise vocabulary shared by UOp and Tensor, all over the one primitive `alu`.
+"""Defines the elementwise operations of UOp and Tensor, all over the one primitive `alu`.
 
 A class that mixes this in gives `alu`, `const_like`, `ufix`, `cast` and `dtype`; `_binop` is where
 a Tensor adds broadcasting and promotion.

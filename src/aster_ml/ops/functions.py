@@ -1,4 +1,4 @@
-"""Exponentials, logarithms, trigonometric and hyperbolic functions, the error function.
+"""Defines exponentials, logarithms, trigonometric and hyperbolic functions, the error function.
 
 Receives tensors of any numeric dtype (ints count as the default float) and returns tensors built
 from the few functions that every backend has: exp2, log2, sin, tanh, sqrt. float16, bfloat16 and

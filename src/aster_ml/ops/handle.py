@@ -1,4 +1,4 @@
-"""Handle: a mutable name for a node, and what every operation on tensors goes through.
+"""Defines Handle, a mutable name for a node, which every operation on tensors goes through.
 
 Receives Python numbers, NumPy values, nodes and other handles as operands; promotes, broadcasts and
 builds the node. Data that comes from outside, memory and realizing do not belong here.

@@ -1,4 +1,4 @@
-"""Reading by index: ints, slices, None, Ellipsis, and tensors of ints or bools.
+"""Reads by index: ints, slices, None, Ellipsis, and tensors of ints or bools.
 
 Receives what stands in square brackets; returns tensors. Slices become movement; a tensor of
 indices becomes one INDEX node over all axes. Writing by index stands in `mixin.assign`.

@@ -1,4 +1,4 @@
-"""Tensors put together and taken apart: cat, stack, split, padding with content, shifting.
+"""Joins and splits tensors: cat, stack, split, padding with content, shifting.
 
 Receives tensors and sizes; returns tensors made of movement, and of sums of paddings that do not
 meet, of which the schedule makes choices (`schedule.rewrites.disjoint_pads`).

@@ -1,4 +1,4 @@
-"""Decompositions of matrices: QR, singular values, and the nearest orthogonal matrix.
+"""Decomposes matrices: QR, singular values, and the nearest orthogonal matrix.
 
 Receives Tensors whose last two axes are matrices; returns Tensors. The steps that depend on one
 another are stored one by one; none of them depends on the data, so that all can be captured.

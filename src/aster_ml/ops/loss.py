@@ -1,4 +1,4 @@
-"""Losses: how far predictions are from what was wanted, as a number or one number a sample.
+"""Defines losses, as one number or one number a sample.
 
 Receives Tensors; returns Tensors. A class label is compared with the numbers of all classes instead
 of being looked up: that fuses with the sums beside it, and its gradient is a comparison as well.

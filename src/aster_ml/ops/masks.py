@@ -1,4 +1,4 @@
-"""Indexes by masks: places on the host, and values written where a mask holds.
+"""Indexes by masks: finds places on the host, and writes values where a mask holds.
 
 Receives tensors of bools beside the values. How many elements a mask picks depends on data, so the
 mask is computed and read; where the number does not matter, nothing is read.

@@ -1,4 +1,5 @@
-"""Arithmetic beyond the operators of every node: division, powers, rounding, comparison, sign.
+"""Defines arithmetic beyond the operators of every node: division, powers, rounding, comparison,
+sign.
 
 Receives and returns tensors; promotes as the reference does. Functions that need a polynomial or an
 exponential stand in `mixin.functions`.

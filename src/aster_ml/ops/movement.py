@@ -1,4 +1,4 @@
-"""Movement vocabulary shared by UOp and Tensor, all over the one primitive `_mop`.
+"""Defines the movement operations of UOp and Tensor, all over the one primitive `_mop`.
 
 Receives sizes (ints, or index nodes where a size is symbolic) and checks them; returns the same
 elements under other indices. Nothing here computes a value.

@@ -1,4 +1,4 @@
-"""Sorting networks: places in order, of whole rows or of the first few.
+"""Sorts by networks: places in order, of whole rows or of the first few.
 
 Receives tensors of unsigned ints whose order is the one wanted, no two alike, in one word each or
 in several, the first counting most; the length of their last axis is a power of two. Returns such

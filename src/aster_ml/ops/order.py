@@ -1,4 +1,4 @@
-"""Order: where the greatest stands, sorting, the k greatest.
+"""Orders elements: places of the greatest, sorting, the k greatest.
 
 Receives tensors; returns tensors of values and of places (ints). Few elements are sorted by
 counting, for each, how many stand before it; more of them by a network (`mixin.network`).

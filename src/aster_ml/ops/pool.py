@@ -1,4 +1,4 @@
-"""Windows: what convolution and pooling slide over an axis; pooling, its reverse, and resizing.
+"""Makes the windows of convolution and pooling; pools, unpools and resizes.
 
 Receives Tensors whose last axes are spatial; returns Tensors. Windows are made by movement alone,
 and so that the element `k` of window `o` has the index `o * stride + k * dilation` going forward,
@@ -9,7 +9,7 @@ both without divisions that remain (but for that by the stride).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 from aster_ml.dtype import dtypes, least_upper_float
 from aster_ml.errors import ArgumentError, DTypeError, ShapeError
@@ -55,6 +55,31 @@ def avg_pool2d(
     return found.sum(axes) / p.windows(pad_last(ones, rest)).sum(axes)
 
 
+@overload
+def max_pool2d(
+    self: Self,
+    kernel_size: Any = (2, 2),
+    stride: Any = None,
+    dilation: Any = 1,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    return_indices: Literal[False] = False,
+) -> Self: ...
+
+
+@overload
+def max_pool2d(
+    self: Self,
+    kernel_size: Any = (2, 2),
+    stride: Any = None,
+    dilation: Any = 1,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    *,
+    return_indices: Literal[True],
+) -> tuple[Self, Self]: ...
+
+
 def max_pool2d(
     self: Self,
     kernel_size: Any = (2, 2),
@@ -63,7 +88,7 @@ def max_pool2d(
     padding: Any = 0,
     ceil_mode: bool = False,
     return_indices: bool = False,
-) -> Any:
+) -> Self | tuple[Self, Self]:
     """The greatest of each window of the last axes, as many as `kernel_size` has (an int: 2).
 
     `stride` is the kernel's size where it is None; `padding` as in `conv2d`, with the least

@@ -1,4 +1,5 @@
-"""Random numbers from a counter: the same seed gives the same numbers, in whatever order computed.
+"""Draws random numbers from a counter: a seed gives the same numbers in whatever order they are
+computed.
 
 Receives shapes; returns tensors. Each call takes the next numbers of its device's stream when it is
 built: a buffer of four words, two of key and two of counter, says which. Streams of two devices

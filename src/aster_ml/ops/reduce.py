@@ -1,4 +1,4 @@
-"""Reduction vocabulary shared by UOp and Tensor, all over the one primitive `_rop`.
+"""Defines the reductions of UOp and Tensor, all over the one primitive `_rop`.
 
 Receives axes as users give them; returns values whose reduced axes are gone, or have size 1 with
 `keepdim`. In which dtype a reduction accumulates is decided here.

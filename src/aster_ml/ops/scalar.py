@@ -1,4 +1,4 @@
-"""Elementwise functions of a single value, for nodes: what a hand-written kernel does to elements.
+"""Defines elementwise functions of a single value, for nodes of hand-written kernels.
 
 Plain formulas over the ops of `ops/elementwise`. Tensors have functions of their own under these
 names, which promote, and keep their gradients finite where a plain formula does not.

@@ -1,4 +1,4 @@
-"""Cumulative sums, products, extremes and log-sum-exps along an axis.
+"""Computes cumulative sums, products, extremes and log-sum-exps along an axis.
 
 Receives tensors; returns tensors of the same shape. Each result is a reduction over a masked row,
 so a scan fuses like any reduction; long axes go in blocks, whose totals are scanned in turn.

@@ -1,4 +1,4 @@
-"""Picking and placing by indices or masks: gather, scatter, one_hot, triangles, diagonals.
+"""Picks and places elements by indices or masks: gather, scatter, one_hot, triangles, diagonals.
 
 Receives tensors of ints or bools beside the values; returns tensors. Square brackets stand in
 `mixin.index`.

@@ -1,4 +1,4 @@
-"""A tensor as Python's own functions see it: a number, text, something that contains.
+"""Shows a tensor to Python's own functions: as a number, as text, as something that contains.
 
 Receives what `float()`, `format()`, `repr()`, `in` and a notebook ask; returns numbers and text.
 Text shows values only where they have been computed and lie on the host: to look at a tensor

@@ -1,4 +1,4 @@
-"""Arithmetic on sizes: products and differences that may hold symbolic sizes, in simplest form.
+"""Computes with sizes: products and differences that may hold symbolic sizes, in simplest form.
 
 Receives ints and index nodes; returns ints wherever the symbolic parts cancel.
 """

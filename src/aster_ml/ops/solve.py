@@ -1,4 +1,4 @@
-"""Linear algebra of square matrices: systems, inverses, determinants, eigenvalues, powers.
+"""Computes linear algebra of square matrices: systems, inverses, determinants, eigenvalues, powers.
 
 Receives stacks of matrices [*b, n, n] and returns tensors. Columns are worked off one after the
 other, each in a few kernels over the whole matrix. Gradients of most are those of the result and

@@ -1,4 +1,4 @@
-"""Transposed convolution: every input sends a kernel's worth of values, which are added up.
+"""Computes transposed convolutions: each input element adds a scaled kernel to the output.
 
 Receives Tensors that fit together; returns Tensors. Of each input and each element of the kernel
 there is one product, summed over channels: together a matrix product. The products of neighbouring

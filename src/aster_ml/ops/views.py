@@ -1,4 +1,5 @@
-"""Which tensors show the same elements: cells, and the way from a cell to each of its tensors.
+"""Tracks which tensors show the same elements: cells, and the steps from a cell to each of its
+tensors.
 
 Receives nodes and ways of looking at them; returns nodes. A `Cell` has the node of a whole, which
 is another one after each write; a tensor that shows it names the cell and the steps from the whole

@@ -1,4 +1,4 @@
-"""Convolution of 3x3 windows by fewer multiplications.
+"""Computes 3x3 convolutions with fewer multiplications (Winograd).
 
 Tiles of the input and weights are transformed, multiplied as matrices for each place of a
 transformed tile, and the products are transformed back.

@@ -1,4 +1,4 @@
-"""From linear programs to source text, one module a language."""
+"""Renders linear programs as source text, one module a language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Loads and stores: from an INDEX and its lanes to contiguous, masked or element-wise accesses.
+"""Lowers loads and stores: from an INDEX and its lanes to contiguous, masked or element-wise
+accesses.
 
 Receives the cells of LOAD and STORE; classifies them once and writes each instance through the
 hooks of the language. What is loaded or stored is the business of the walk in `base`.

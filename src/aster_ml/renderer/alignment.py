@@ -1,4 +1,4 @@
-"""Numbers that divide indices, whatever they depend on: where in memory an access begins.
+"""Finds numbers that divide indices, whatever they depend on: the alignment of an access.
 
 Receives integer nodes of the linear stage; returns numbers. Writes no text.
 """

@@ -1,4 +1,4 @@
-"""Readable C for a compiler on PATH: C11 with the SIMD extension that GCC and Clang share.
+"""Renders readable C for a compiler on PATH: C11 with the SIMD extension that GCC and Clang share.
 
 Receives a `Linear` for a CPU target; returns one file with one function
 `void NAME(uint64_t *args, int64_t lo, int64_t hi)`: the buffers' pointers by slot, then the
@@ -87,8 +87,6 @@ class CWriter(CStyleWriter):
         for i, v in enumerate(self.linear.variables, len(self.linear.params)):
             kind, name = self.type_of(v.dtype, 1), self.name_variable(v)
             self.head.append(f"  {kind} {name} = ({kind})args[{i}];")
-            self.cells[v].values[0] = name
-            self.spread_value(self.cells[v], 0)
 
     def finish(self) -> str:
         """Headers, types, helpers, the function."""
@@ -168,7 +166,7 @@ class CWriter(CStyleWriter):
             )
             body = f"\n#ifndef __clang__\n  {body}"
             params = f"{self.type_of(dtype, 1)} *p, {vector} v"
-            self.helper(name, self.function("void", name, params, body))
+            self.helper_function("void", name, params, body)
         self.streams = True
         for at, value in stores:
             self.write(f"{name}({self.names[at.place]} + {self.index(at)}, {bare(value)});")
@@ -181,7 +179,7 @@ class CWriter(CStyleWriter):
             result = "-v" if dtype is dtypes.bool else "v"
             body = f"{vector} v; __builtin_memcpy(&v, p, sizeof v); return {result};"
             params = f"const {self.type_of(dtype, 1)} *p"
-            self.helper(name, self.function(vector, name, params, body))
+            self.helper_function(vector, name, params, body)
         return name
 
     def store_helper(self, dtype: DType, n: int) -> str:
@@ -191,7 +189,7 @@ class CWriter(CStyleWriter):
             params = f"{self.type_of(dtype, 1)} *p, {self.type_of(dtype, n)} v"
             negate = "v = -v; " if dtype is dtypes.bool else ""
             body = f"{negate}__builtin_memcpy(p, &v, sizeof v);"
-            self.helper(name, self.function("void", name, params, body))
+            self.helper_function("void", name, params, body)
         return name
 
     # SIMD values
@@ -203,7 +201,7 @@ class CWriter(CStyleWriter):
             vector = self.type_of(dtype, n)
             one = "-x" if dtype is dtypes.bool else "x"
             body = f"return ({vector}){{{', '.join([one] * n)}}};"
-            self.helper(name, self.function(vector, name, f"{self.type_of(dtype, 1)} x", body))
+            self.helper_function(vector, name, f"{self.type_of(dtype, 1)} x", body)
         return f"{name}({value})"
 
     def extract(self, value: str, dtype: DType, n: int, i: int) -> str:
@@ -224,7 +222,7 @@ class CWriter(CStyleWriter):
             vector = self.type_of(dtype, n)
             parts = ", ".join(f"v[{i}]" for i in reversed(range(n)))
             body = f"return ({vector}){{{parts}}};"
-            self.helper(name, self.function(vector, name, f"{vector} v", body))
+            self.helper_function(vector, name, f"{vector} v", body)
         return f"{name}({value})"
 
     def convert(self, value: str, source: DType, dtype: DType, n: int) -> str:
@@ -265,7 +263,7 @@ class CWriter(CStyleWriter):
                     f"  return ({vector})((({bits})a & m) | (({bits})b & ~m));"
                 )
             params = f"{mask} c, {vector} a, {vector} b"
-            self.helper(name, self.function(vector, name, params, body))
+            self.helper_function(vector, name, params, body)
         return f"{name}({condition}, {yes}, {no})"
 
     # arithmetic
@@ -318,7 +316,7 @@ class CWriter(CStyleWriter):
                 f"y = ({mask})b;\n"
                 f"  return ({vector})((first & x) | (both & x & y) | (~first & ~both & y));"
             )
-            self.helper(name, self.function(vector, name, f"{vector} a, {vector} b", body))
+            self.helper_function(vector, name, f"{vector} a, {vector} b", body)
         return f"{name}({args[0]}, {args[1]})"
 
     def load_masked(self, at: Value, dtype: DType, n: int, gate: Value) -> str:
@@ -334,7 +332,7 @@ class CWriter(CStyleWriter):
                 f"  for (int i = 0; i < {n}; i++) if (m[i]) v[i] = {one};\n  return v;"
             )
             params = f"const {self.type_of(dtype, 1)} *p, {mask} m"
-            self.helper(name, self.function(vector, name, params, body))
+            self.helper_function(vector, name, params, body)
         return f"{name}({self.names[at.place]} + {self.index(at)}, {gate})"
 
     def store_masked(self, at: Value, dtype: DType, n: int, value: str, gate: Value) -> None:
@@ -348,6 +346,6 @@ class CWriter(CStyleWriter):
             one = "v[i] != 0" if dtype is dtypes.bool else "v[i]"
             body = f"for (int i = 0; i < {n}; i++) if (m[i]) p[i] = {one};"
             params = f"{self.type_of(dtype, 1)} *p, {vector} v, {mask} m"
-            self.helper(name, self.function("void", name, params, body))
+            self.helper_function("void", name, params, body)
         place = f"{self.names[at.place]} + {self.index(at)}"
         self.write(f"{name}({place}, {bare(value)}, {bare(gate)});")

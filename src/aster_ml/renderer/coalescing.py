@@ -1,4 +1,4 @@
-"""Families: loads of one loop that differ by numbers, whose neighbours are loaded together.
+"""Coalesces loads: loads of one loop whose indices differ by constants are loaded together.
 
 Receives the cells of loads; says which belong together and which elements of theirs lie side by
 side. How such runs are loaded is the business of `access`.

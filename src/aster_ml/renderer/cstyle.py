@@ -1,4 +1,4 @@
-"""C-like source: statements, names and layout that C and OpenCL C share.
+"""Writes C-like source: statements, names and layout that C and OpenCL C share.
 
 Receives a `Linear`; writes one statement for each value that is worth a name and expressions for
 the rest, so that a person can read the kernel. What differs between the languages (types, SIMD
@@ -89,12 +89,13 @@ class CStyleWriter(KernelWriter):
         return name
 
     def name_variable(self, v: UOp) -> str:
-        """A name that a person knows again and no keyword or other name can be."""
+        """Names a variable as a person knows it; no keyword and no other name is the same."""
         known = "".join([x if x.isascii() and x.isalnum() else "_" for x in v.arg.name])
         name = f"var_{known}"
         while name in self.names.values():
             name += "_"
-        self.names[v] = name
+        self.names[v] = self.cells[v].values[0] = name
+        self.spread_value(self.cells[v], 0)
         return name
 
     def define(self, prefix: str, value: str, dtype: DType, n: int) -> str:
@@ -272,7 +273,7 @@ class CStyleWriter(KernelWriter):
                 f"{name}({', '.join(self.extract(x, d, n, i) for d, x in pairs)})" for i in range(n)
             ]
             body = f"return {self.build(calls, dtype)};"
-            self.helper(key, self.function(self.type_of(dtype, n), full, params, body))
+            self.helper_function(self.type_of(dtype, n), full, params, body, key)
         return f"{full}({', '.join(bare(a) for a in args)})"
 
     def saturate_by_limits(self, value: str, source: DType, dtype: DType, n: int) -> str:
@@ -294,9 +295,16 @@ class CStyleWriter(KernelWriter):
         )
         return self.each(name, dtype, n, [value], [source])
 
+    def helper_function(
+        self, result: str, name: str, params: str, body: str, key: str | None = None
+    ) -> str:
+        """A function before the kernel; its name. A `key` tells it from others of that name."""
+        self.helper(key or name, self.function(result, name, params, body))
+        return name
+
     def scalar_helper(self, name: str, result: DType, params: str, body: str) -> str:
         """A function on scalars before the kernel; its name."""
-        return self.helper(name, self.function(self.type_of(result, 1), name, params, body))
+        return self.helper_function(self.type_of(result, 1), name, params, body)
 
     def horizontal(self, op: Ops, value: str, dtype: DType, n: int) -> str:
         """The elements, folded by halves in a helper."""
@@ -312,15 +320,19 @@ class CStyleWriter(KernelWriter):
                 parts = pairs + parts[len(pairs) : half]
             params = f"{self.type_of(dtype, n)} v"
             body = f"return {bare(parts[0])};"
-            self.helper(name, self.function(self.type_of(dtype, 1), name, params, body))
+            self.scalar_helper(name, dtype, params, body)
         return f"{name}({bare(value)})"
 
     def function(self, result: str, name: str, params: str, body: str) -> str:
         """A helper function."""
-        head = f"static inline {result} {name}({params})"
+        head = self.function_head(result, name, params)
         if len(head) + len(body) < 92 and "\n" not in body:
             return f"{head} {{ {body} }}"
         return f"{head} {{\n  {body}\n}}"
+
+    def function_head(self, result: str, name: str, params: str) -> str:
+        """The head of a helper function, before its body."""
+        return f"static inline {result} {name}({params})"
 
     def is_bits(self, dtype: DType) -> bool:
         """Whether values of a dtype are kept as unsigned integers."""

@@ -1,4 +1,4 @@
-"""The text of each elementwise op in C-like languages: one row an op.
+"""Writes each elementwise op in C-like languages: one row an op.
 
 A rule receives the writer, the dtype and width of the result, the text of the operands and the
 node; it returns an expression in which each operand stands once, in parentheses where needed.

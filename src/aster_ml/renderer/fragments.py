@@ -1,4 +1,5 @@
-"""Products of matrices that a warp multiplies together, from lanes to one call of the language.
+"""Writes products of matrices that a warp multiplies together: lanes become one call of the
+language.
 
 Receives the cell of an ACCUMULATE of an MMA; writes a call for each product, with the accumulators
 and the parts of both operands that a work-item has, each in the order of its registers. What the

@@ -1,10 +1,10 @@
-"""C++ of graphics processors: what CUDA C++ and Metal's language share.
+"""Writes C++ of graphics processors: what CUDA C++ and Metal's language share.
 
 Receives a `Linear` of a target with work-groups. SIMD values are `aster_vec<T, N>`, a struct with
 operators on elements that stands before the kernel where one is used; a loop over its elements is
 unrolled, so that it lives in registers. What differs (types, heads, the numbers of blocks and
 work-items, narrow floats) is in `cuda` and `metal`; texts that stand before kernels are in
-`gpu_texts`.
+`gpu.hpp`.
 """
 
 from __future__ import annotations
@@ -53,14 +53,12 @@ class GpuCppWriter(MaskedByElement):
             kind, name = self.type_of(v.dtype, 1), self.name_variable(v)
             self.arguments.append(self.variable_argument(name, number))
             self.head.append(f"  {kind} {name} = ({kind})wide_{name};")
-            self.cells[v].values[0] = name
-            self.spread_value(self.cells[v], 0)
 
     def bring(self, name: str) -> str:
         """A text before the kernel, and what it needs; its name."""
         wanted = [] if name in self.helpers else [name]
         for x in wanted:
-            wanted += self.needs.get(x, ())
+            wanted += self.needs[x]
         # What is needed stands before what needs it.
         for x in reversed(wanted):
             self.helper(x, self.texts[x])
@@ -245,8 +243,7 @@ class GpuCppWriter(MaskedByElement):
             vector, letters = self.type_of(dtype, n), [f"x{i}" for i in range(n)]
             body = self.filled(letters, dtype)
             params = ", ".join([f"{kind} {x}" for x in letters])
-            whole = self.function(vector, name, params, f"{vector} v; {body} return v;")
-            self.helper(name, whole)
+            self.helper_function(vector, name, params, f"{vector} v; {body} return v;")
         if dtype is dtypes.bool:
             parts = [p if p == "0" else f"-{p}" for p in parts]
         return f"{name}({', '.join([bare(p) for p in parts])})"

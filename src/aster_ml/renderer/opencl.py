@@ -1,4 +1,4 @@
-"""OpenCL C 1.2: one kernel, run by blocks of work-items.
+"""Renders OpenCL C 1.2: one kernel, run by blocks of work-items.
 
 Receives a `Linear`; returns one `__kernel`. GLOBAL ranges are group numbers and LOCAL ranges local
 numbers, in the order in which they stand in the list. A buffer is two arguments, its memory and the
@@ -60,8 +60,6 @@ class OpenCLWriter(MaskedByElement):
             kind, name = self.type_of(v.dtype, 1), self.name_variable(v)
             self.arguments.append(f"long wide_{name}")
             self.head.append(f"  {kind} {name} = ({kind})wide_{name};")
-            self.cells[v].values[0] = name
-            self.spread_value(self.cells[v], 0)
 
     def finish(self) -> str:
         """Extensions, helpers, the kernel."""
@@ -192,12 +190,8 @@ class OpenCLWriter(MaskedByElement):
             return super().from_bits(value, source, n)
         kind = self.type_of(dtypes.float32, n)
         load = "vload_half(0, (half *)&x)" if n == 1 else f"vload_half{n}(0, (half *)&x)"
-        name = self.helper(
-            f"half_to_{kind}",
-            self.function(
-                kind, f"half_to_{kind}", f"{self.type_of(source, n)} x", f"return {load};"
-            ),
-        )
+        params, body = f"{self.type_of(source, n)} x", f"return {load};"
+        name = self.helper_function(kind, f"half_to_{kind}", params, body)
         return f"{name}({bare(value)})"
 
     def to_bits(self, value: str, source: DType, dtype: DType, n: int) -> str:
@@ -211,15 +205,8 @@ class OpenCLWriter(MaskedByElement):
             value, source = self.convert(value, source, dtypes.float32, n), dtypes.float32
         before, after = self.type_of(source, n), self.type_of(dtype, n)
         store = "vstore_half_rte" if n == 1 else f"vstore_half{n}_rte"
-        name = self.helper(
-            f"{before}_to_half",
-            self.function(
-                after,
-                f"{before}_to_half",
-                f"{before} x",
-                f"{after} bits; {store}(x, 0, (half *)&bits); return bits;",
-            ),
-        )
+        body = f"{after} bits; {store}(x, 0, (half *)&bits); return bits;"
+        name = self.helper_function(after, f"{before}_to_half", f"{before} x", body)
         return f"{name}({bare(value)})"
 
     def to_mask(self, value: str, source: DType, n: int) -> str:
@@ -258,28 +245,20 @@ class OpenCLWriter(MaskedByElement):
     def maximum(self, args: list[str], dtype: DType, n: int) -> str:
         """The built-in ignores NaN and leaves the sign of zero open."""
         kind = self.type_of(dtype, 1)
-        name = self.scalar_helper(
-            f"max_{self.short(dtype, 1)}",
-            dtype,
-            f"{kind} a, {kind} b",
-            "return a > b || a != a ? a : a < b || b != b ? b : signbit(a) ? b : a;",
-        )
+        body = "return a > b || a != a ? a : a < b || b != b ? b : signbit(a) ? b : a;"
+        name = f"max_{self.short(dtype, 1)}"
+        self.scalar_helper(name, dtype, f"{kind} a, {kind} b", body)
         if n == 1:
             return self.each(name, dtype, n, args, [dtype, dtype])
         full = f"max_{self.short(dtype, n)}"
         vector = self.type_of(dtype, n)
         bits = self.type_of(SIGNED[dtype.itemsize], n)
-        self.helper(
-            full,
-            self.function(
-                vector,
-                full,
-                f"{vector} a, {vector} b",
-                f"{bits} equal = a == b;\n"
-                f"  {vector} larger = select(b, a, (a > b) | (a != a));\n"
-                f"  return select(larger, as_{vector}(as_{bits}(a) & as_{bits}(b)), equal);",
-            ),
+        body = (
+            f"{bits} equal = a == b;\n"
+            f"  {vector} larger = select(b, a, (a > b) | (a != a));\n"
+            f"  return select(larger, as_{vector}(as_{bits}(a) & as_{bits}(b)), equal);"
         )
+        self.helper_function(vector, full, f"{vector} a, {vector} b", body)
         return f"{full}({', '.join(bare(x) for x in args)})"
 
 

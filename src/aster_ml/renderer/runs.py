@@ -1,4 +1,5 @@
-"""A run of kernels as one function: each kernel a function, and loops over the parts around.
+"""Renders a run of kernels as one function: each kernel a function, and loops over the parts
+around.
 
 Receives the Linears of a run's kernels, each over one part and without a THREAD axis, and its
 `RunArg`; returns source text for a CPU with one more function of the usual form,

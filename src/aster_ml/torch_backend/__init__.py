@@ -1,4 +1,4 @@
-"""The backend "aster" of torch.compile.
+"""Registers the backend "aster" of torch.compile.
 
 Receives graphs from PyTorch, which finds it by the entry point `torch_dynamo_backends`; returns
 compiled functions. PyTorch is imported when a graph is compiled.

@@ -1,4 +1,4 @@
-"""A graph of ATen operators, run on tensors of Aster.
+"""Runs a graph of ATen operators on tensors of Aster.
 
 Receives a graph of torch.fx whose values are described by fake tensors; returns tensors, not
 computed yet, for tensors. Whose memory arguments and results are is decided in `program`, what

@@ -1,4 +1,4 @@
-"""Which operators of a graph Aster computes, and which are left to PyTorch.
+"""Decides which operators of a graph Aster computes, and which are left to PyTorch.
 
 Receives a graph of torch.fx; returns it with the parts that are Aster's as modules of their own. It
 says of each other operator why it is left.

@@ -1,4 +1,4 @@
-"""A compiled graph: a function of PyTorch's tensors that is recorded once and replayed.
+"""Compiles a graph to a function of PyTorch's tensors that is recorded once and replayed.
 
 Receives a graph of ATen operators that are all known; returns what PyTorch calls with a list of
 tensors and numbers. Memory stays PyTorch's: a recording reads arguments where they lie and writes

@@ -1,1 +1,1 @@
-"""The visualiser: what a run did, recorded, as data and as one HTML file."""
+"""Records what a run did, and shows it as data and as one HTML file."""

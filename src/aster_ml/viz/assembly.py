@@ -1,4 +1,4 @@
-"""Assembly of kernels, each line with the line of the source that it comes from.
+"""Disassembles kernels, each line with the line of the source that it comes from.
 
 Receives LLVM IR; returns assembly text and, for each of its lines, a line of the IR or 0. The IR is
 given debug locations of its own lines first, which LLVM hands down to the machine code; they change

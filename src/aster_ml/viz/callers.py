@@ -1,4 +1,4 @@
-"""Which lines and which modules of a program a node comes from.
+"""Finds which lines and which modules of a program a node comes from.
 
 Receives the Python stack; returns frames, innermost first, and for each the object of the program
 that is called in it, as a path of attributes (`ResNet18.layer1[0].conv1`).

@@ -1,4 +1,4 @@
-"""The command `aster viz`: records a script, shows what was recorded, compares two runs.
+"""Runs the command `aster viz`: records a script, shows what was recorded, compares two runs.
 
 Receives words of a command line; returns lines and an exit code. The page is made in `viz/page`.
 """

@@ -1,4 +1,4 @@
-"""Two recorded runs side by side: which kernels changed, and how.
+"""Compares two recorded runs: which kernels changed, and how.
 
 Receives the data of two runs; returns rows, those that changed first.
 """

@@ -1,4 +1,4 @@
-"""The page: data, scripts and styles as one HTML file that needs nothing else.
+"""Writes the page: data, scripts and styles as one HTML file that needs nothing else.
 
 Receives the data of a run; returns HTML, and reads the data of such a file again. Data and the
 layout library are compressed, in base64: nothing that a program has named can end the element that

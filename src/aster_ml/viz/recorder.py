@@ -1,4 +1,4 @@
-"""The recorder: keeps what watchers are told, as it comes, until somebody makes data of it.
+"""Records what watchers are told, as it comes, until somebody makes data of it.
 
 Receives the calls of `watch.Watcher`, from any thread; keeps nodes, texts and times. Nothing is
 written out or worked out here that can wait (`viz/model` does that). No node that has memory of a

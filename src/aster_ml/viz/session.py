@@ -1,4 +1,4 @@
-"""Recording a run: from here on until the end of a block, or of the process.
+"""Records a run until the end of a block, or of the process.
 
 Receives where the file goes; returns a Recorder, and writes the file. Which runs are recorded says
 the setting VIZ, `aster viz`, or a program that uses `recorded`.

@@ -1,4 +1,4 @@
-"""A recorded run in a terminal: lists, one kernel, two runs compared.
+"""Prints a recorded run in a terminal: lists, one kernel, two runs compared.
 
 Receives data of runs; returns lines of text. What a program has named is shown with its control
 characters escaped, so that it says nothing to the terminal.

@@ -17,7 +17,7 @@ import pytest
 from aster_ml.dtype import to_dtype
 from aster_ml.errors import DeviceError
 from aster_ml.renderer.cuda.mma import registers
-from aster_ml.renderer.cuda.texts import NEEDS, TEXTS
+from aster_ml.renderer.cuda.renderer import FUNCTIONS
 from aster_ml.renderer.cuda.wgmma import TURNED, function_name, wgmma_text
 from aster_ml.runtime.cuda import compiler as cuda_compiler
 from aster_ml.target.tensor_cores import TENSOR_CORES, TensorCore
@@ -43,8 +43,8 @@ def texts_of(*names: str) -> str:
     """Texts that stand before a kernel."""
     wanted = list(names)
     for name in wanted:
-        wanted += [x for x in NEEDS.get(name, ()) if x not in wanted]
-    return "\n".join([TEXTS[name] for name in reversed(wanted)])
+        wanted += [x for x in FUNCTIONS.needs[name] if x not in wanted]
+    return "\n".join([FUNCTIONS.texts[name] for name in reversed(wanted)])
 
 
 class Operand:

@@ -262,5 +262,5 @@ def test_loops_that_a_driver_would_end_are_refused() -> None:
     turns = linear.turns()
     allowed, refused = (replace(PLAIN, arch="slow", max_turns=n) for n in (turns, turns - 1))
     assert "for (" in WgslRenderer(allowed).render(linear)
-    with pytest.raises(CompileError, match=rf"{turns:,} turns .*\(slow\) ends them .*DEV=CPU"):
+    with pytest.raises(CompileError, match=rf"{turns:,} iterations .*\(slow\) ends them .*DEV=CPU"):
         WgslRenderer(refused).render(linear)

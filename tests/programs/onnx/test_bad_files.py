@@ -198,7 +198,7 @@ def test_loops_without_end_are_named() -> None:
     runner = OnnxRunner(model([loop], (count,)), device="PYTHON")
     with (
         Context(LOOP_LIMIT=50),
-        pytest.raises(UnsupportedError, match=r"node 'forever' .*50 turns"),
+        pytest.raises(UnsupportedError, match=r"node 'forever' .*50 iterations"),
     ):
         runner({"x": np.ones(2, np.float32)})
     ten = helper.make_tensor("n", TensorProto.INT64, [], [10])

@@ -1,1 +1,1 @@
-"""Language models that learn: `aster finetune MODEL.gguf data.jsonl`."""
+"""Finetunes language models: `aster finetune MODEL.gguf data.jsonl`."""

@@ -1,4 +1,4 @@
-"""`aster finetune MODEL.gguf data.jsonl`: teaches a language model, or merges what it was taught.
+"""Runs the command `aster finetune MODEL.gguf data.jsonl`: trains adapters, or merges them.
 
 Exit codes: 0 all is well, 1 the model or the data were refused, 2 the command line was not
 understood, 130 Ctrl-C ended it, after the run was saved.

@@ -1,4 +1,4 @@
-"""From lines of JSON to rows of tokens that a model learns from.
+"""Reads lines of JSON as rows of tokens to train on.
 
 Receives a JSONL file, a tokenizer and a chat template; returns `Example`s, and these packed in rows
 of one length. A line is a chat, `{"messages": [{"role": ..., "content": ...}, ...]}`, of which the

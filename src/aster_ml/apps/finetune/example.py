@@ -1,4 +1,4 @@
-"""An example of learning: a small model is taught to write orders in a format of its own.
+"""Trains a small model to write orders in a format of its own, as an example.
 
 Run by `make finetune`. Sentences such as "Anna would like two large pizzas at 7 pm" are to become
 `ORDER 2 x pizza (large) | Anna | 19:00`. It writes the sentences, asks the model before, teaches

@@ -1,4 +1,4 @@
-"""The step that `bench` measures, in PyTorch: float32, eager, the same model and adapters.
+"""Runs the step that `bench` measures in PyTorch: float32, eager, the same model and adapters.
 
 Run as a script with a JSON text of what is measured; prints a line of JSON. It imports nothing of
 Aster, so that its memory is PyTorch's own.

@@ -1,4 +1,4 @@
-"""Learning: adapters beside frozen weights, one jitted step over rows of tokens.
+"""Trains adapters beside frozen weights: one jitted step over rows of tokens.
 
 Receives a model whose weights have fresh adapters, and rows; changes the adapters. What is written
 to disk is in `checkpoint`, how lines become rows in `data`. The gradient goes through the weights

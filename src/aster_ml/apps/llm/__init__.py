@@ -1,1 +1,1 @@
-"""Language models that answer: `aster llm MODEL.gguf`, and its server."""
+"""Generates text with language models: `aster llm MODEL.gguf`, and its server."""

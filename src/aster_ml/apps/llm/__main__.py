@@ -1,4 +1,4 @@
-"""`aster llm MODEL.gguf`: a chat in the terminal, one answer, a measurement, or a server.
+"""Runs the command `aster llm MODEL.gguf`: a chat, one answer, a measurement, or a server.
 
 Exit codes: 0 all is well, 1 the model or the question was refused, 2 the command line was not
 understood.

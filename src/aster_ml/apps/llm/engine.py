@@ -1,4 +1,4 @@
-"""Several answers at once: slots of one memory, a queue before them, one step after the other.
+"""Generates several answers at once: slots of one KV cache, and a queue before them.
 
 Receives `Answer`s; each `step` computes a chunk of one prompt and one token of every answer that is
 past its prompt. A slot keeps what it last had, so a conversation that goes on is not read again.

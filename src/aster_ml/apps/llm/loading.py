@@ -1,4 +1,4 @@
-"""A model from its file, ready to answer.
+"""Loads a model from its file, ready to answer.
 
 Receives a path and how much memory it may take; returns an `Engine` with its tokenizer and chat
 template.

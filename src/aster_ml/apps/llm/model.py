@@ -1,4 +1,4 @@
-"""The forward pass of a language model of the llama family, and its memory of keys and values.
+"""Computes the forward pass of language models of the llama family, with a KV cache.
 
 Receives a `Config`, weights by name and a `Place`, which says where in the memory the tokens stand;
 returns logits. Tokenizing, sampling and who shares the memory do not belong here.

@@ -1,4 +1,4 @@
-"""Rotary embeddings: tables of cosines and sines for every position, and turning heads by them.
+"""Computes rotary embeddings: tables of cosines and sines, and the rotation of heads by them.
 
 Receives a `Rope` and, where the file has them, factors by frequency; returns NumPy tables of
 float32, computed in float64. Which rows of the tables a step needs is the model's business.

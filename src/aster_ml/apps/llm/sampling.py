@@ -1,5 +1,5 @@
-"""From logits to the next tokens, in one jitted step: temperature, top-k, top-p, min-p, penalties,
-biases, masks; and the logarithms of odds.
+"""Samples the next tokens from logits, in one jitted step: temperature, top-k, top-p, min-p,
+penalties, biases, masks; and log-probabilities.
 
 Receives logits of a few rows and, for each row, a `Draw`; returns token numbers and their odds.
 Which tokens a grammar allows, and when an answer ends, does not belong here.

@@ -1,4 +1,4 @@
-"""A chat in the terminal: what is typed, commands, answers as they come.
+"""Runs a chat in the terminal: reads lines and commands, prints answers as they come.
 
 Receives a `Language` and lines; prints. Ctrl-C ends an answer, and at the prompt an empty line's
 Ctrl-D ends the program.

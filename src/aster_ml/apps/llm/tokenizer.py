@@ -1,4 +1,4 @@
-"""A model's tokenizer, from the vocabulary in its GGUF file.
+"""Encodes and decodes text by the vocabulary in a model's GGUF file.
 
 Receives the metadata of a file; returns a `Tokenizer`: text to token numbers and back. Bytes are
 merged by the package `tokenizers`, letters by `pieces`; what is read from the file, and which bytes

@@ -1,4 +1,4 @@
-"""A model's weights: read from a GGUF file at once, and the products that are made with them.
+"""Reads a model's weights from a GGUF file, and defines the products with them.
 
 Receives the quantised tensors of a file by name; returns `Weights`. All else asks for a product
 (`linear`) or for rows (`rows`) and does not know how a weight is kept, as floats or in its blocks.

@@ -1,4 +1,5 @@
-"""Bits and bytes of quantised blocks: fields, numbers and small tables, as integer tensor ops.
+"""Takes bits and bytes of quantised blocks apart: fields, numbers and small tables, as integer
+tensor ops.
 
 Receives the bytes of blocks as uint8 tensors and returns tensors of their fields. Everything is
 element-wise or a movement, so taking a block apart fuses into what uses its values. What the fields

@@ -1,4 +1,4 @@
-"""Blocks of quantised weights: how each kind is packed, and the ops that give its numbers back.
+"""Lists the kinds of blocks of quantised weights, and dequantises them.
 
 A kind is a row of FORMATS: elements and bytes of a block, and a function from the blocks' bytes
 [blocks, nbytes] to their values [blocks, elements]. Bytes are taken apart with integer ops, so

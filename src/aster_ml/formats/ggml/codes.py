@@ -1,4 +1,4 @@
-"""Blocks of quantised weights as whole numbers: codes of few bits, and the factors they share.
+"""Splits blocks of quantised weights into codes of few bits and the factors they share.
 
 Receives the bytes of blocks as uint8 tensors and returns `Parts`. A row of CODED says what is the
 same for all blocks of a type. Types whose elements are points of a grid are not among them. How

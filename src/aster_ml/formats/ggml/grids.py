@@ -1,4 +1,4 @@
-"""The grids of IQ1, IQ2 and IQ3: the few points, of 4 or 8 numbers, that such blocks refer to.
+"""Holds the grids of IQ1, IQ2 and IQ3: the points, of 4 or 8 numbers, that such blocks refer to.
 
 `grid_points` takes the places of points in a grid and gives their numbers. A grid is a set of
 points whose coordinates are digits, of base 3 or 8, lowest first; its points come in the order of

@@ -1,4 +1,4 @@
-"""IQ1, IQ2 and IQ3: blocks of 256 that refer to points of a grid, and the ops that decode them.
+"""Decodes IQ1, IQ2 and IQ3: blocks of 256 elements that refer to points of a grid.
 
 Each function takes the bytes of blocks [n, nbytes] and gives their values [n, 256]. A point stands
 for 4 or 8 elements; signs, scales and the high bits of places lie beside, packed in each type's own

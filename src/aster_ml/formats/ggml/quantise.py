@@ -1,4 +1,4 @@
-"""Quantising: numbers to blocks of bytes, as tensor ops, lazily.
+"""Quantises numbers to blocks of bytes, as tensor ops, lazily.
 
 `ggml_quantize` takes a tensor and the name of a type and gives a `QuantTensor`. Q8_0, Q4_0 and Q4_1
 give the bytes of ggml's own reference; Q4_K and Q6_K search for the scales of the least squared

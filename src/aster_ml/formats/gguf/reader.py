@@ -1,4 +1,4 @@
-"""GGUF files: metadata and tensors, quantised in blocks, as llama.cpp and its kin write them.
+"""Reads GGUF files: metadata and tensors, quantised in blocks, as llama.cpp and its kin write them.
 
 The header is parsed and checked here; each tensor becomes a view of the file (`nn.quantised`) and
 the arithmetic that its quantisation asks for, as ordinary tensor ops, so nothing is read or

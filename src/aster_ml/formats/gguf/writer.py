@@ -1,4 +1,4 @@
-"""Writing GGUF files: tensors by name, as they are or in blocks, and metadata of every type.
+"""Writes GGUF files: tensors by name, as they are or in blocks, and metadata of every type.
 
 `gguf_save` writes what `nn.gguf` reads. Quantising is in `nn.ggml_quantise`, the bytes of metadata
 values in `nn.gguf_values`.

@@ -1,4 +1,4 @@
-"""Control flow: If, Loop, Scan, and operators on sequences by a graph.
+"""Computes control flow: If, Loop, Scan, and operators on sequences by a graph.
 
 Conditions and counts are numbers on the host, so branches are chosen and loops unrolled while the
 graph of Tensors is made.
@@ -39,7 +39,7 @@ def loop(m: Value, condition: Value, *state: Value, body: Graph, call: Any) -> V
     scanned: list[list[Value]] = [[] for _ in range(len(body.outputs) - 1 - len(state))]
     keeps_condition = len(body.inputs) > 1
     while goes_on and (most is None or step < most):
-        call.turn()
+        call.iterate()
         given = [np.asarray(step, np.int64), np.asarray(True), *values]
         found = call.run(body, given if keeps_condition else given[:1])
         goes_on = bool(call.read(found[0]).reshape(-1)[0])
@@ -98,7 +98,7 @@ def scan_steps(
     steps = sizes.pop()
     rows: list[list[Value]] = [[] for _ in range(len(body.outputs) - len(states))]
     for step in range(steps):
-        call.turn()
+        call.iterate()
         parts = []
         for x, axis, backwards in zip(inputs, axes, directions):
             at = steps - 1 - step if backwards else step

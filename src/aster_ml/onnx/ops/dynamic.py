@@ -1,4 +1,4 @@
-"""A model recorded once for all sizes of its axes that are no fixed numbers.
+"""Records a model once for all sizes of its axes that are not fixed.
 
 Receives checked inputs; returns outputs of the sizes that belong to them. Axes of one name are one
 Variable, an axis without a name one of its own; those of size 0 and 1 are fixed, since an axis of

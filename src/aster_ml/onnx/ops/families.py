@@ -1,4 +1,4 @@
-"""All families of operators: importing them fills the table of `registry`."""
+"""Imports all families of operators, which fills the table of `registry`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Operators on NumPy arrays: what shapes, axes and other small numbers are computed with.
+"""Computes operators on NumPy arrays: shapes, axes and other small numbers.
 
 They run where all inputs are arrays already, so that chains like Shape, Gather, Concat, Reshape
-make no kernels. What gives many elements (`ConstantOfShape`) is left to the tensors.
+make no kernels. What gives many elements (`ConstantOfShape`) is left to the tensors. Functions that
+take arrays as well as tensors stand in `shape`.
 """
 
 from __future__ import annotations
@@ -142,12 +143,6 @@ def cast(x: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any
     return x.astype(NUMPY[to])
 
 
-@on_host("Identity")
-def identity(x: Array) -> Array:
-    """The same."""
-    return x
-
-
 @on_host("Gather")
 def gather(data: Array, indices: Array, *, axis: int) -> Array:
     """Elements along an axis; negative indices count from its end."""
@@ -182,38 +177,6 @@ def slice_(
         low = -data.shape[axis] - 1
         cut[axis] = slice(start, None if step < 0 and end <= low else end, step)
     return data[tuple(cut)]
-
-
-@on_host("Squeeze")
-def squeeze(data: Array, axes: Array | None = None) -> Array:
-    """Without axes of size 1."""
-    return np.squeeze(data) if axes is None else np.squeeze(data, tuple(ints(axes)))
-
-
-@on_host("Unsqueeze")
-def unsqueeze(data: Array, axes: Array) -> Array:
-    """With axes of size 1 more."""
-    return np.expand_dims(data, tuple(ints(axes)))
-
-
-@on_host("Reshape")
-def reshape(data: Array, shape: Array, *, allowzero: int = 0) -> Array:
-    """Another shape; 0 keeps a size unless `allowzero`."""
-    sizes = [
-        data.shape[i] if size == 0 and not allowzero else size for i, size in enumerate(ints(shape))
-    ]
-    return data.reshape(sizes)
-
-
-@on_host("Flatten")
-def flatten(data: Array, *, axis: int = 1) -> Array:
-    """Two axes: all before `axis`, and the rest."""
-    lead = (
-        int(np.prod(data.shape[:axis]))
-        if axis >= 0
-        else int(np.prod(data.shape[: data.ndim + axis]))
-    )
-    return data.reshape(lead, data.size // lead if lead else 0)
 
 
 @on_host("Transpose")
@@ -289,12 +252,6 @@ def cumsum(x: Array, axis: Array, *, exclusive: int, reverse: int) -> Any:
     if exclusive or reverse:
         return NotImplemented
     return np.cumsum(x, int(axis.reshape(())), dtype=x.dtype)
-
-
-@on_host("NonZero")
-def nonzero(x: Array) -> Array:
-    """Places of what is not 0, an axis a row."""
-    return np.asarray(np.nonzero(np.atleast_1d(x)), np.int64)
 
 
 @on_host("Clip", since=11)

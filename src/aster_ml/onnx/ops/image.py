@@ -1,4 +1,4 @@
-"""Operators on images: resizing, sampling at places, regions, boxes."""
+"""Computes operators on images: resizing, sampling at places, regions, boxes."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ def grid_sample(
     return found.reshape((*x.shape[:2], *grid.shape[1:-1])).cast(x.dtype)
 
 
-@op("DeformConv")
+@op("DeformConv", rest=Windows)
 def deform_conv(
     x: Tensor,
     w: Tensor,
@@ -338,17 +338,14 @@ def deform_conv(
     b: Tensor | None = None,
     mask: Tensor | None = None,
     *,
-    dilations: Ints | None = None,
     group: int = 1,
-    kernel_shape: Ints | None = None,
     offset_group: int = 1,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
+    **rest: Any,
 ) -> Tensor:
     """A convolution whose windows are sampled at places that are moved by `offset`."""
     n, c, *sizes = x.shape
     kernel, rank = w.shape[2:], x.ndim - 2
-    p = Windows(x.shape[2:], kernel, strides, dilations, pads, "NOTSET")
+    p = Windows(x.shape[2:], kernel, **rest)
     out, count = offset.shape[2:], math.prod(kernel)
     moved = offset.reshape((n * offset_group, count, rank, math.prod(out)))
     places = []

@@ -1,7 +1,8 @@
-"""Operators element by element: arithmetic, comparisons, bits, functions, activations."""
+"""Computes elementwise operators: arithmetic, comparisons, bits, functions, activations."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from functools import reduce
@@ -13,7 +14,7 @@ import numpy as np
 from aster_ml import Tensor, dtypes
 from aster_ml.dtype import DType
 from aster_ml.errors import UnsupportedError
-from aster_ml.onnx.ops.registry import MICROSOFT, Array, Value, compute, op
+from aster_ml.onnx.ops.registry import MICROSOFT, Array, Value, op
 from aster_ml.onnx.ops.types import (
     ASTER,
     DATA_TYPES,
@@ -32,12 +33,17 @@ def wide(x: Tensor) -> Tensor:
     return x.cast(dtypes.float32) if x.dtype in NARROW else x
 
 
-def in_float(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def in_float(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A function computed in at least float32, its result in the dtype of what is given."""
-    return lambda x: function(wide(x)).cast(x.dtype)
+
+    @functools.wraps(function)
+    def compute(x: Tensor, **attributes: Any) -> Tensor:
+        return function(wide(x), **attributes).cast(x.dtype)
+
+    return compute
 
 
-PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
+PLAIN: dict[str, Callable[..., Tensor]] = {
     "Abs": lambda x: x if dtypes.is_unsigned(x.dtype) else x.abs(),
     "Neg": lambda x: -x,
     "Reciprocal": in_float(lambda x: x.reciprocal()),
@@ -70,9 +76,23 @@ PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "Not": lambda x: x.logical_not(),
     "BitwiseNot": lambda x: x.bitwise_not(),
     "IsNaN": lambda x: x.isnan(),
+    "IsInf": lambda x, *, detect_negative, detect_positive: x.isinf(
+        bool(detect_positive), bool(detect_negative)
+    ),
+    "BitCast": lambda x, *, to: x.bitcast(element_type(to)),
+    "Where": lambda condition, x, y: condition.where(x, y),
+    # Activations with parameters.
+    "PRelu": lambda x, slope: (x < 0).where(x * slope, x),
+    "HardSigmoid": lambda x, *, alpha, beta: (x * alpha + beta).clip(0, 1),
+    "ThresholdedRelu": lambda x, *, alpha: (x > alpha).where(x, 0),
+    "Elu": in_float(lambda x, *, alpha: (x < 0).where(alpha * (x.exp() - 1), x)),
+    "Celu": in_float(
+        lambda x, *, alpha: x.maximum(0) + (alpha * ((x / alpha).exp() - 1)).minimum(0)
+    ),
+    "Selu": in_float(lambda x, *, alpha, gamma: gamma * (x > 0).where(x, alpha * (x.exp() - 1))),
 }
 for name_, function_ in PLAIN.items():
-    compute(name_, function_)
+    op(name_)(function_)
 
 
 def aligned(a: Tensor, b: Tensor, axis: int | None, broadcast: int | None) -> tuple[Tensor, Tensor]:
@@ -173,24 +193,12 @@ def many(*xs: Value, call: Any) -> Tensor:
     return reduce(lambda a, b: a.maximum(b) if greatest else a.minimum(b), parts)
 
 
-@op("Where")
-def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Of x where the condition holds, else of y."""
-    return condition.where(x, y)
-
-
 @op("Clip")
 def clip(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
     """Between two bounds; the upper one counts where they cross."""
     if min is not None:
         x = x.maximum(min.cast(x.dtype))
     return x if max is None else x.minimum(max.cast(x.dtype))
-
-
-@op("IsInf")
-def isinf(x: Tensor, *, detect_negative: int, detect_positive: int) -> Tensor:
-    """Where it is infinite."""
-    return x.isinf(bool(detect_positive), bool(detect_negative))
 
 
 # activations with parameters
@@ -200,39 +208,6 @@ def isinf(x: Tensor, *, detect_negative: int, detect_positive: int) -> Tensor:
 def leaky_relu(x: Tensor, *, alpha: float) -> Tensor:
     """x, or `alpha` times it below 0."""
     return (x < 0).where(x * alpha, x)
-
-
-@op("Elu")
-def elu(x: Tensor, *, alpha: float) -> Tensor:
-    """x, or alpha (e^x - 1) below 0."""
-    y = wide(x)
-    return (y < 0).where(alpha * (y.exp() - 1), y).cast(x.dtype)
-
-
-@op("Celu")
-def celu(x: Tensor, *, alpha: float) -> Tensor:
-    """x, or alpha (e^(x / alpha) - 1) below 0."""
-    y = wide(x)
-    return (y.maximum(0) + (alpha * ((y / alpha).exp() - 1)).minimum(0)).cast(x.dtype)
-
-
-@op("Selu")
-def selu(x: Tensor, *, alpha: float, gamma: float) -> Tensor:
-    """gamma times x, or alpha (e^x - 1) below 0."""
-    y = wide(x)
-    return (gamma * (y > 0).where(y, alpha * (y.exp() - 1))).cast(x.dtype)
-
-
-@op("HardSigmoid")
-def hard_sigmoid(x: Tensor, *, alpha: float, beta: float) -> Tensor:
-    """A line between 0 and 1."""
-    return (x * alpha + beta).clip(0, 1)
-
-
-@op("ThresholdedRelu")
-def thresholded_relu(x: Tensor, *, alpha: float) -> Tensor:
-    """x above `alpha`, else 0."""
-    return (x > alpha).where(x, 0)
 
 
 @op("Shrink")
@@ -263,12 +238,6 @@ def swish(x: Tensor, *, alpha: float) -> Tensor:
 def quick_gelu(x: Tensor, *, alpha: float = 1.702) -> Tensor:
     """x times the sigmoid of alpha x."""
     return swish(x, alpha=alpha)
-
-
-@op("PRelu")
-def prelu(x: Tensor, slope: Tensor) -> Tensor:
-    """x, or `slope` times it below 0."""
-    return (x < 0).where(x * slope, x)
 
 
 # types
@@ -362,12 +331,6 @@ def cast_like(
     """In the element type of another tensor."""
     kind = numpy_type(target.dtype) if isinstance(target, Tensor) else target.dtype
     return cast(x, to=NUMBERS[kind], saturate=saturate, round_mode=round_mode, call=call)
-
-
-@op("BitCast")
-def bit_cast(x: Tensor, *, to: int) -> Tensor:
-    """The same bits as another element type of that size."""
-    return x.bitcast(element_type(to))
 
 
 @op("Constant", raw=True)

@@ -1,4 +1,4 @@
-"""Operators of the domain ai.onnx.ml: classical models on tables of numbers."""
+"""Computes operators of the domain ai.onnx.ml: classical models on tables of numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model file of ONNX as graphs of nodes whose operators are known: reading and every check.
+"""Reads a model file of ONNX, checked, as graphs of nodes whose operators are known.
 
 Receives a path, bytes or a ModelProto of the package `onnx`, which owns the format; returns a
 `Model`. All that can be wrong with a file is found here, before anything runs: FormatError says

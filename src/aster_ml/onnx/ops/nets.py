@@ -1,8 +1,9 @@
-"""Products of matrices, convolutions and pooling."""
+"""Computes products of matrices, convolutions and pooling."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from aster_ml import Tensor, dtypes
@@ -60,34 +61,6 @@ def fused_matmul(
     return left.matmul(right) * alpha
 
 
-@op("FusedConv", domain=MICROSOFT)
-def fused_conv(
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None = None,
-    z: Tensor | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints | None = None,
-    group: int = 1,
-    kernel_shape: Ints | None = None,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
-    activation: str = "Relu",
-    activation_params: list[float] | None = None,
-) -> Tensor:
-    """A convolution, plus z, and an activation."""
-    y = conv(
-        x, w, b, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape,
-        pads=pads, strides=strides,
-    )  # fmt: skip
-    y = y if z is None else y + z
-    known = {"Relu": y.relu, "Sigmoid": y.sigmoid, "Tanh": y.tanh}
-    if activation not in known:
-        raise UnsupportedError(f"activation {activation}")
-    return known[activation]()
-
-
 @op("BiasGelu", "FastGelu", domain=MICROSOFT)
 def bias_gelu(x: Tensor, bias: Tensor | None = None, *, call: Any) -> Tensor:
     """Gelu of a sum."""
@@ -98,8 +71,7 @@ def bias_gelu(x: Tensor, bias: Tensor | None = None, *, call: Any) -> Tensor:
 @op("Einsum")
 def einsum(*xs: Tensor, equation: str) -> Tensor:
     """Products and sums as a formula says."""
-    result: Tensor = Tensor.einsum(equation.replace(" ", ""), *xs)
-    return result.cast(xs[0].dtype)
+    return Tensor.einsum(equation.replace(" ", ""), *xs).cast(xs[0].dtype)
 
 
 class Windows:
@@ -108,14 +80,16 @@ class Windows:
     def __init__(
         self,
         sizes: tuple[int, ...],
-        kernel: tuple[int, ...],
-        strides: Ints | None,
-        dilations: Ints | None,
-        pads: Ints | None,
-        auto_pad: str,
+        kernel: Sequence[int],
+        *,
+        auto_pad: str = "NOTSET",
+        dilations: Ints | None = None,
+        kernel_shape: Ints | None = None,
+        pads: Ints | None = None,
+        strides: Ints | None = None,
     ) -> None:
         rank = len(kernel)
-        self.kernel = kernel
+        self.kernel = tuple(kernel)
         self.strides = tuple(strides or [1] * rank)
         self.dilations = tuple(dilations or [1] * rank)
         given = list(pads or [0] * (2 * rank))
@@ -142,42 +116,48 @@ class Windows:
         return tuple([n for pair in reversed(self.pairs) for n in pair])
 
 
-@op("Conv")
-def conv(
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints | None = None,
-    group: int = 1,
-    kernel_shape: Ints | None = None,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
-) -> Tensor:
+@op("Conv", rest=Windows)
+def conv(x: Tensor, w: Tensor, b: Tensor | None = None, *, group: int = 1, **rest: Any) -> Tensor:
     """A convolution over all axes after the first two."""
-    p = Windows(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
+    p = Windows(x.shape[2:], w.shape[2:], **rest)
     return x.conv2d(w, b, groups=group, stride=p.strides, dilation=p.dilations, padding=p.flat)
 
 
-@op("ConvTranspose")
+@op("FusedConv", domain=MICROSOFT, rest=conv)
+def fused_conv(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    z: Tensor | None = None,
+    *,
+    activation: str = "Relu",
+    activation_params: list[float] | None = None,
+    **rest: Any,
+) -> Tensor:
+    """A convolution, plus z, and an activation."""
+    y = conv(x, w, b, **rest)
+    y = y if z is None else y + z
+    known = {"Relu": y.relu, "Sigmoid": y.sigmoid, "Tanh": y.tanh}
+    if activation not in known:
+        raise UnsupportedError(f"activation {activation}")
+    return known[activation]()
+
+
+@op("ConvTranspose", rest=Windows)
 def conv_transpose(
     x: Tensor,
     w: Tensor,
     b: Tensor | None = None,
     *,
     auto_pad: str = "NOTSET",
-    dilations: Ints | None = None,
     group: int = 1,
-    kernel_shape: Ints | None = None,
     output_padding: Ints | None = None,
     output_shape: Ints | None = None,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
+    **rest: Any,
 ) -> Tensor:
     """The transposed convolution, cut or filled to the shape that the attributes give."""
-    kernel, rank = w.shape[2:], x.ndim - 2
-    p = Windows(x.shape[2:], kernel, strides, dilations, pads, "NOTSET")
+    rank = x.ndim - 2
+    p = Windows(x.shape[2:], w.shape[2:], **rest)
     more = output_padding or [0] * rank
     whole = x.conv_transpose2d(w, None, groups=group, stride=p.strides, dilation=p.dilations)
     pairs = list(p.pairs)
@@ -212,30 +192,26 @@ def ceil_pads(x: Tensor, p: Windows, ceil_mode: int) -> list[Any]:
     return extra
 
 
-@op("AveragePool", "LpPool")
+@op("AveragePool", "LpPool", rest=Windows)
 def average_pool(
     x: Tensor,
     *,
     kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
     count_include_pad: int = 0,
-    dilations: Ints | None = None,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
     p: int = 2,
     call: Any,
+    **rest: Any,
 ) -> Tensor:
     """The mean of each window, or (LpPool) the root of its powers' sum."""
-    w = Windows(x.shape[2:], tuple(kernel_shape), strides, dilations, pads, auto_pad)
+    w = Windows(x.shape[2:], kernel_shape, **rest)
     extra = ceil_pads(x, w, ceil_mode)
-    rank = len(kernel_shape)
     lead = [(0, 0), (0, 0)]
     full = [*lead, *[(b, a + e) for (b, a), e in zip(w.pairs, extra)]]
 
     def summed(y: Tensor) -> Tensor:
         count = math.prod(kernel_shape)
-        return count * y.avg_pool2d(tuple(kernel_shape), w.strides, w.dilations)
+        return count * y.avg_pool2d(w.kernel, w.strides, w.dilations)
 
     if call.node.kind == "LpPool":
         powers = wide(x).abs().pow(p)
@@ -250,29 +226,25 @@ def average_pool(
         ones = ones.pad(full)
     if all(pair == (0, 0) for pair in full[2:]) or (count_include_pad and not any(extra)):
         return (total / math.prod(kernel_shape)).cast(x.dtype)
-    assert rank
     return (total / summed(ones)).cast(x.dtype)
 
 
-@op("MaxPool")
+@op("MaxPool", rest=Windows)
 def max_pool(
     x: Tensor,
     *,
     kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
-    dilations: Ints | None = None,
-    pads: Ints | None = None,
     storage_order: int = 0,
-    strides: Ints | None = None,
     call: Any,
+    **rest: Any,
 ) -> Value:
     """The greatest of each window, and where it stands in the whole tensor."""
-    p = Windows(x.shape[2:], tuple(kernel_shape), strides, dilations, pads, auto_pad)
+    p = Windows(x.shape[2:], kernel_shape, **rest)
     extra = ceil_pads(x, p, ceil_mode)
     pairs = [(b, a + e) for (b, a), e in zip(p.pairs, extra)]
     flat = tuple([n for pair in reversed(pairs) for n in pair])
-    arguments = tuple(kernel_shape), p.strides, p.dilations, flat
+    arguments = p.kernel, p.strides, p.dilations, flat
     if not call.wants(1):
         return x.max_pool2d(*arguments)
     values, places = x.max_pool2d(*arguments, return_indices=True)
@@ -285,19 +257,18 @@ def max_pool(
     return values, places + planes * math.prod(sizes)
 
 
-@op("MaxUnpool", host="output_shape")
+@op("MaxUnpool", host="output_shape", rest=Windows)
 def max_unpool(
     x: Tensor,
     places: Tensor,
     output_shape: Array | None = None,
     *,
     kernel_shape: Ints,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
+    **rest: Any,
 ) -> Tensor:
     """Each value at the place that it was the greatest at, zeros elsewhere."""
     rank = len(kernel_shape)
-    p = Windows(x.shape[2:], tuple(kernel_shape), strides, None, pads, "NOTSET")
+    p = Windows(x.shape[2:], kernel_shape, **rest)
     sizes = [
         (n - 1) * s - sum(pair) + k
         for n, s, pair, k in zip(x.shape[2:], p.strides, p.pairs, kernel_shape)

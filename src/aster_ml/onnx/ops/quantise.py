@@ -1,4 +1,4 @@
-"""Operators on quantised numbers: small integers (or narrow floats) times a scale."""
+"""Computes operators on quantised numbers: small integers (or narrow floats) times a scale."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from aster_ml.onnx.ops.nets import conv
 from aster_ml.onnx.ops.registry import MICROSOFT, Value, op
 from aster_ml.onnx.ops.types import ASTER, NUMBERS, NUMPY, numpy_type
 
-Ints = list[int]
 # Integers of fewer than 8 bits, by their number: those of Aster's that hold them, and the bounds.
 SHORT: dict[int, tuple[DType, int, int]] = {
     21: (dtypes.uint8, 0, 15), 22: (dtypes.int8, -8, 7),
@@ -35,6 +34,7 @@ def along(x: Tensor, scale: Tensor, axis: int, block_size: int) -> Tensor:
 
 
 @op("QuantizeLinear", raw=True)
+@op("QuantizeLinear", domain=MICROSOFT, raw=True)
 def quantize_linear(
     x: Value,
     y_scale: Value,
@@ -77,6 +77,7 @@ def number_of_value(value: Value) -> int:
 
 
 @op("DequantizeLinear")
+@op("DequantizeLinear", domain=MICROSOFT)
 def dequantize_linear(
     x: Tensor,
     x_scale: Tensor,
@@ -154,19 +155,13 @@ def qlinear_matmul(
     return requantised(total, factor, y_zero_point, y_zero_point.dtype)
 
 
-@op("ConvInteger")
+@op("ConvInteger", rest=conv)
 def conv_integer(
     x: Tensor,
     w: Tensor,
     x_zero_point: Tensor | None = None,
     w_zero_point: Tensor | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints | None = None,
-    group: int = 1,
-    kernel_shape: Ints | None = None,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
+    **rest: Any,
 ) -> Tensor:
     """A convolution of small integers, exact, in int32; what is padded is the zero point."""
     weight = w.cast(dtypes.int32)
@@ -174,13 +169,10 @@ def conv_integer(
         sizes = (-1, *(1,) * (w.ndim - 1)) if w_zero_point.numel() > 1 else (1,) * w.ndim
         weight = weight - w_zero_point.cast(dtypes.int32).reshape(sizes)
     values = centred(x, None if x_zero_point is None else x_zero_point.reshape(()))
-    return conv(
-        values, weight, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads,
-        strides=strides,
-    ).cast(dtypes.int32)  # fmt: skip
+    return conv(values, weight, **rest).cast(dtypes.int32)
 
 
-@op("QLinearConv")
+@op("QLinearConv", rest=conv)
 def qlinear_conv(
     x: Tensor,
     x_scale: Tensor,
@@ -191,19 +183,10 @@ def qlinear_conv(
     y_scale: Tensor,
     y_zero_point: Tensor,
     b: Tensor | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints | None = None,
-    group: int = 1,
-    kernel_shape: Ints | None = None,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
+    **rest: Any,
 ) -> Tensor:
     """A convolution of quantised tensors, quantised again."""
-    total = conv_integer(
-        x, w, x_zero_point, w_zero_point, auto_pad=auto_pad, dilations=dilations, group=group,
-        kernel_shape=kernel_shape, pads=pads, strides=strides,
-    )  # fmt: skip
+    total = conv_integer(x, w, x_zero_point, w_zero_point, **rest)
     sizes = (1, -1, *(1,) * (x.ndim - 2))
     if b is not None:
         total = total + b.reshape(sizes)
@@ -250,22 +233,6 @@ def nibbles(packed: Tensor, bits: int) -> Tensor:
     if bits == 8:
         return packed
     return (packed & 15).stack(packed >> 4, dim=-1).flatten(-2)
-
-
-@op("DequantizeLinear", domain=MICROSOFT)
-def dequantize_linear_of_microsoft(
-    x: Tensor, x_scale: Tensor, x_zero_point: Tensor | None = None, *, axis: int = 1
-) -> Tensor:
-    """As the standard operator."""
-    return dequantize_linear(x, x_scale, x_zero_point, axis=axis)
-
-
-@op("QuantizeLinear", domain=MICROSOFT, raw=True)
-def quantize_linear_of_microsoft(
-    x: Value, y_scale: Value, y_zero_point: Value = None, *, axis: int = 1, call: Any
-) -> Value:
-    """As the standard operator."""
-    return quantize_linear(x, y_scale, y_zero_point, axis=axis, call=call)
 
 
 @op("DynamicQuantizeMatMul", domain=MICROSOFT)

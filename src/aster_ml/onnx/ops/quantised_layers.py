@@ -25,12 +25,10 @@ from aster_ml.onnx.ops.quantise import (
     qlinear_conv,
     requantised,
 )
-from aster_ml.onnx.ops.recurrent import lstm_layer, options_of
+from aster_ml.onnx.ops.recurrent import LSTM_DEFAULTS, Layer, lstm_outputs
 from aster_ml.onnx.ops.registry import MICROSOFT, Value, op
 from aster_ml.onnx.ops.shape import transpose
 from aster_ml.onnx.ops.transformer import attention_of_packed, embed_layer_normalization
-
-Ints = list[int]
 
 
 def floats_of(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
@@ -167,7 +165,7 @@ def global_average_pool(
     return by_channels(x, channels_last, mean)
 
 
-@op("QLinearAveragePool", domain=MICROSOFT)
+@op("QLinearAveragePool", domain=MICROSOFT, rest=average_pool)
 def quantised_average_pool(
     x: Tensor,
     x_scale: Tensor,
@@ -175,53 +173,25 @@ def quantised_average_pool(
     y_scale: Tensor,
     y_zero: Tensor | None = None,
     *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
     channels_last: int = 0,
-    count_include_pad: int = 0,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
-    call: Any,
+    **rest: Any,
 ) -> Tensor:
     """The mean of each window."""
 
     def mean(image: Tensor) -> Tensor:
-        y = average_pool(
-            floats_of(image, x_scale, x_zero), kernel_shape=kernel_shape, auto_pad=auto_pad,
-            ceil_mode=ceil_mode, count_include_pad=count_include_pad, pads=pads, strides=strides,
-            call=call,
-        )  # fmt: skip
+        y = average_pool(floats_of(image, x_scale, x_zero), **rest)
         return quantised(y, y_scale, y_zero, x)
 
     return by_channels(x, channels_last, mean)
 
 
-@op("NhwcMaxPool", domain=MICROSOFT)
-def max_pool_behind(
-    x: Tensor,
-    *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints | None = None,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
-    call: Any,
-) -> Tensor:
+@op("NhwcMaxPool", domain=MICROSOFT, rest=max_pool)
+def max_pool_behind(x: Tensor, **rest: Any) -> Tensor:
     """The greatest of each window, channels last."""
-
-    def greatest(image: Tensor) -> Tensor:
-        found: Tensor = max_pool(
-            image, kernel_shape=kernel_shape, auto_pad=auto_pad, ceil_mode=ceil_mode,
-            dilations=dilations, pads=pads, strides=strides, call=call,
-        )  # fmt: skip
-        return found
-
-    return by_channels(x, 1, greatest)
+    return by_channels(x, 1, lambda image: max_pool(image, **rest))
 
 
-@op("QLinearConv", domain=MICROSOFT)
+@op("QLinearConv", domain=MICROSOFT, rest=qlinear_conv)
 def conv(
     x: Tensor,
     x_scale: Tensor,
@@ -233,24 +203,12 @@ def conv(
     y_zero: Tensor,
     b: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
     channels_last: int = 0,
-    dilations: Ints | None = None,
-    group: int = 1,
-    kernel_shape: Ints | None = None,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
+    **rest: Any,
 ) -> Tensor:
     """As the standard operator, with channels last where that is said."""
-
-    def convolved(image: Tensor) -> Tensor:
-        return qlinear_conv(
-            image, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b, auto_pad=auto_pad,
-            dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads,
-            strides=strides,
-        )  # fmt: skip
-
-    return by_channels(x, channels_last, convolved)
+    given = x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b
+    return by_channels(x, channels_last, lambda image: qlinear_conv(image, *given, **rest))
 
 
 @op("QGemm", domain=MICROSOFT)
@@ -280,7 +238,7 @@ def gemm(
     return requantised(total, factor / y_scale.reshape(()), y_zero.reshape(()), y_zero.dtype)
 
 
-@op("QAttention", domain=MICROSOFT)
+@op("QAttention", domain=MICROSOFT, rest=attention_of_packed)
 def attention(
     x: Tensor,
     weight: Tensor,
@@ -293,21 +251,15 @@ def attention(
     past: Tensor | None = None,
     *,
     do_rotary: int = 0,
-    mask_filter_value: float = -10000.0,
-    num_heads: int,
     past_present_share_buffer: int = 0,
-    scale: float | None = None,
-    unidirectional: int = 0,
+    **rest: Any,
 ) -> Value:
     """Attention whose product for queries, keys and values is of small integers; floats."""
     if past is not None or do_rotary or past_present_share_buffer:
         raise UnsupportedError("QAttention with past or do_rotary")
     total = matmul_integer(x, weight, None if x_zero is None else x_zero.reshape(()), weight_zero)
     packed = total.cast(dtypes.float32) * (x_scale.reshape(()) * weight_scale)
-    return attention_of_packed(
-        packed + bias, mask_index, None, num_heads=num_heads, scale=scale,
-        mask_filter_value=mask_filter_value, unidirectional=unidirectional,
-    )  # fmt: skip
+    return attention_of_packed(packed + bias, mask_index, None, **rest)
 
 
 @op("QEmbedLayerNormalization", domain=MICROSOFT)
@@ -373,7 +325,7 @@ def gather_blocks(
     return whole[(*(slice(None),) * (gather_axis % data.ndim), indices)]
 
 
-@op("DynamicQuantizeLSTM", domain=MICROSOFT)
+@op("DynamicQuantizeLSTM", domain=MICROSOFT, rest=Layer)
 def quantised_lstm(
     x: Tensor,
     w: Tensor,
@@ -388,23 +340,18 @@ def quantised_lstm(
     r_scale: Tensor,
     r_zero: Tensor,
     *,
-    activation_alpha: list[float] | None = None,
-    activation_beta: list[float] | None = None,
-    activations: list[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
     input_forget: int = 0,
+    **rest: Any,
 ) -> Value:
     """An LSTM of quantised weights [directions, inputs, 4 * size]; inputs and states are quantised
     by the range that they have in each product.
     """
     products = Product(w, w_scale, w_zero), Product(r, r_scale, r_zero)
-    options = options_of(direction, 0, clip, activations, activation_alpha, activation_beta)
     # The standard layer has the rows of weights where these have columns.
     weights = w.transpose(1, 2), r.transpose(1, 2), b
     states = [initial_h, initial_c]
-    return lstm_layer(x, weights, sequence_lens, states, p, options, input_forget, products)
+    layer = Layer(x, weights, sequence_lens, states, 4, LSTM_DEFAULTS, products, **rest)
+    return lstm_outputs(layer, p, input_forget)
 
 
 class Product:

@@ -1,4 +1,4 @@
-"""Operators that draw random numbers, from the generator of Aster."""
+"""Computes operators that draw random numbers, from the generator of Aster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model for one combination of shapes and small numbers: recorded once and replayed.
+"""Records a model for one combination of shapes and small numbers, and replays it.
 
 Receives inputs that the runner has checked, or, for a call that is like the last one, as they are
 given: then arrays are copied into memory that the recording reads anyway, and no tensor is made.

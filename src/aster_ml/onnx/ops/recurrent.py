@@ -1,4 +1,4 @@
-"""Recurrent layers: RNN, GRU and LSTM, unrolled step by step."""
+"""Computes recurrent layers: RNN, GRU and LSTM, unrolled step by step."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def activation(name: str, alpha: float | None, beta: float | None) -> Activation
 
 # Activations without parameters take none from the lists of them.
 WITH_ALPHA = {"affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"}
+LSTM_DEFAULTS = ["Sigmoid", "Tanh", "Tanh"]
 WITH_BETA = {"affine", "scaledtanh", "hardsigmoid"}
 
 
@@ -53,13 +54,20 @@ class Layer:
         weights: tuple[Tensor, Tensor, Tensor | None],
         lengths: Tensor | None,
         states: list[Tensor | None],
-        options: dict[str, Any],
         gates: int,
         defaults: list[str],
         products: tuple[Product, Product] | None = None,
+        *,
+        activation_alpha: list[float] | None = None,
+        activation_beta: list[float] | None = None,
+        activations: list[str] | None = None,
+        clip: float | None = None,
+        direction: str = "forward",
+        hidden_size: int | None = None,
+        layout: int = 0,
+        output_sequence: int = 0,
     ) -> None:
-        self.direction, self.layout = options["direction"], options["layout"]
-        self.clip, self.gates = options["clip"], gates
+        self.direction, self.layout, self.clip, self.gates = direction, layout, clip, gates
         self.x = x.transpose(0, 1) if self.layout else x
         self.w, self.r, self.b = weights
         plain: tuple[Product, Product] = (
@@ -77,11 +85,8 @@ class Layer:
             else (state.transpose(0, 1) if self.layout else state)
             for state in states
         ]
-        names = options["activations"] or defaults * self.directions
-        alphas, betas = (
-            list(options["activation_alpha"] or []),
-            list(options["activation_beta"] or []),
-        )
+        names = activations or defaults * self.directions
+        alphas, betas = list(activation_alpha or []), list(activation_beta or [])
         self.functions = [
             activation(
                 name,
@@ -147,22 +152,7 @@ class Layer:
         return rows[0].stack(*rows[1:], dim=0) if len(rows) > 1 else rows[0].unsqueeze(0), states
 
 
-def options_of(
-    direction: str,
-    layout: int,
-    clip: float | None,
-    activations: list[str] | None,
-    alpha: list[float] | None,
-    beta: list[float] | None,
-) -> dict[str, Any]:
-    """The attributes that all three layers have."""
-    return {
-        "direction": direction, "layout": layout, "clip": clip, "activations": activations,
-        "activation_alpha": alpha, "activation_beta": beta,
-    }  # fmt: skip
-
-
-@op("RNN")
+@op("RNN", rest=Layer)
 def rnn(
     x: Tensor,
     w: Tensor,
@@ -170,19 +160,10 @@ def rnn(
     b: Tensor | None = None,
     sequence_lens: Tensor | None = None,
     initial_h: Tensor | None = None,
-    *,
-    activation_alpha: list[float] | None = None,
-    activation_beta: list[float] | None = None,
-    activations: list[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    layout: int = 0,
-    output_sequence: int = 0,
+    **rest: Any,
 ) -> Value:
     """h = f(W x + R h + b)."""
-    options = options_of(direction, layout, clip, activations, activation_alpha, activation_beta)
-    layer = Layer(x, (w, r, b), sequence_lens, [initial_h], options, 1, ["Tanh"])
+    layer = Layer(x, (w, r, b), sequence_lens, [initial_h], 1, ["Tanh"], **rest)
     layer.functions = layer.functions[: layer.directions]
 
     def make(number: int, functions: list[Activation]) -> Step:
@@ -197,7 +178,7 @@ def rnn(
     return whole, states[0]
 
 
-@op("GRU")
+@op("GRU", rest=Layer)
 def gru(
     x: Tensor,
     w: Tensor,
@@ -206,19 +187,12 @@ def gru(
     sequence_lens: Tensor | None = None,
     initial_h: Tensor | None = None,
     *,
-    activation_alpha: list[float] | None = None,
-    activation_beta: list[float] | None = None,
-    activations: list[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    layout: int = 0,
     linear_before_reset: int = 0,
-    output_sequence: int = 0,
+    **rest: Any,
 ) -> Value:
     """Gates z and r, and h = (1 - z) g(W x + R (r h)) + z h."""
-    options = options_of(direction, layout, clip, activations, activation_alpha, activation_beta)
-    layer = Layer(x, (w, r, b), sequence_lens, [initial_h], options, 3, ["Sigmoid", "Tanh"])
+    defaults = ["Sigmoid", "Tanh"]
+    layer = Layer(x, (w, r, b), sequence_lens, [initial_h], 3, defaults, **rest)
     size = layer.size
 
     def make(number: int, functions: list[Activation]) -> Step:
@@ -245,7 +219,7 @@ def gru(
     return whole, states[0]
 
 
-@op("LSTM")
+@op("LSTM", rest=Layer)
 def lstm(
     x: Tensor,
     w: Tensor,
@@ -256,35 +230,17 @@ def lstm(
     initial_c: Tensor | None = None,
     p: Tensor | None = None,
     *,
-    activation_alpha: list[float] | None = None,
-    activation_beta: list[float] | None = None,
-    activations: list[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
     input_forget: int = 0,
-    layout: int = 0,
-    output_sequence: int = 0,
+    **rest: Any,
 ) -> Value:
     """Gates i, o, f, c = f c + i g(..), h = o h(c), with peepholes where `p` is there."""
-    options = options_of(direction, layout, clip, activations, activation_alpha, activation_beta)
     states = [initial_h, initial_c]
-    return lstm_layer(x, (w, r, b), sequence_lens, states, p, options, input_forget)
+    layer = Layer(x, (w, r, b), sequence_lens, states, 4, LSTM_DEFAULTS, **rest)
+    return lstm_outputs(layer, p, input_forget)
 
 
-def lstm_layer(
-    x: Tensor,
-    weights: tuple[Tensor, Tensor, Tensor | None],
-    lengths: Tensor | None,
-    starts: list[Tensor | None],
-    p: Tensor | None,
-    options: dict[str, Any],
-    input_forget: int,
-    products: tuple[Product, Product] | None = None,
-) -> Value:
-    """All outputs of an LSTM and its last states, by products of its own if they are given."""
-    defaults = ["Sigmoid", "Tanh", "Tanh"]
-    layer = Layer(x, weights, lengths, starts, options, 4, defaults, products)
+def lstm_outputs(layer: Layer, p: Tensor | None, input_forget: int) -> Value:
+    """All outputs of an LSTM and its last states."""
     size = layer.size
 
     def make(number: int, functions: list[Activation]) -> Step:

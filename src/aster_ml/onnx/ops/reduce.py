@@ -1,4 +1,4 @@
-"""Operators that reduce axes, normalise over them, and losses."""
+"""Computes operators that reduce axes or normalise over them, and losses."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def layer_normalization(
     return result if bias is None else result + bias, mean, inverse
 
 
-@op("RMSNormalization")
+@op("RMSNormalization", "SimplifiedLayerNormalization")
 def rms_normalization(
     x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Tensor:
@@ -175,14 +175,6 @@ def rms_normalization(
     y = x.cast(element_type(stash_type))
     y = y * (y.square().mean(axes, keepdim=True) + epsilon).rsqrt()
     return (y.cast(scale.dtype) * scale).cast(scale.dtype)
-
-
-@op("SimplifiedLayerNormalization")
-def simplified_layer_normalization(
-    x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-) -> Tensor:
-    """Computes RMSNormalization, under its earlier name."""
-    return rms_normalization(x, scale, axis=axis, epsilon=epsilon, stash_type=stash_type)
 
 
 @op("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT, raw=True)

@@ -1,8 +1,9 @@
-"""The table of ONNX operators: which function computes which operator, from which version on.
+"""Registers ONNX operators: which function computes which operator, from which version on.
 
 A function receives the inputs of a node as its positional parameters and the attributes as
 parameters of the same names; defaults that the operator's schema states are filled in. An attribute
-that later became an input (`axes` of Squeeze) is the parameter of that name in both cases. What the
+that later became an input (`axes` of Squeeze) is the parameter of that name in both cases. `**rest`
+of a function stands for the attributes of another one, which several operators have. What the
 operators compute stands in the modules of this folder; graphs stand in `model` and `run`.
 """
 
@@ -14,8 +15,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-
-from aster_ml import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 # A value of a graph: a tensor, an array that stays on the host, a sequence, or an absent optional.
@@ -55,6 +54,15 @@ class Operator:
 # (domain, name) -> operators, the oldest first.
 OPERATORS: dict[tuple[str, str], list[Operator]] = {}
 HOST: dict[tuple[str, str], list[Operator]] = {}
+# Functions with a parameter `**rest`, and the attributes that it stands for.
+RESTS: dict[Callable[..., Any], frozenset[str]] = {}
+
+
+def attributes_of(function: Callable[..., Any]) -> frozenset[str]:
+    """The attributes that a function takes by name, or hands on."""
+    parameters = inspect.signature(function).parameters.values()
+    named = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    return RESTS.get(function, frozenset()).union(named)
 
 
 def describe(
@@ -74,12 +82,12 @@ def describe(
         [n for n, k in kinds.items() if k is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     )
     variadic = [n for n, k in kinds.items() if k is inspect.Parameter.VAR_POSITIONAL]
-    keywords = {n for n, k in kinds.items() if k is inspect.Parameter.KEYWORD_ONLY}
+    keywords = attributes_of(function)
     bare = [n for n in positional if parameters[n].default is inspect.Parameter.empty]
     nullable = {n for n in bare if "None" in str(parameters[n].annotation)}
     return Operator(
         domain, name, since, function, frozenset(host.split()), raw, is_random,
-        positional, bool(variadic), frozenset(keywords), "call" in keywords,
+        positional, bool(variadic), keywords, "call" in keywords,
         frozenset(nullable), is_host,
     )  # fmt: skip
 
@@ -91,10 +99,15 @@ def op(
     host: str = "",
     raw: bool = False,
     is_random: bool = False,
+    rest: Callable[..., Any] | frozenset[str] = frozenset(),
 ) -> Callable[[F], F]:
-    """A decorator: the function computes these operators from version `since` on."""
+    """A decorator: the function computes these operators from version `since` on.
+
+    `rest` is the attributes of the function's `**rest`, or what takes them.
+    """
 
     def register(function: F) -> F:
+        RESTS[function] = attributes_of(rest) if callable(rest) else rest
         for name in names:
             rows = OPERATORS.setdefault((domain, name), [])
             rows.append(describe(function, domain, name, since, host, raw, is_random))
@@ -126,9 +139,3 @@ def lookup(
     """The newest function that is not newer than the version of the operator."""
     found = [row for row in table.get((domain, name), ()) if row.since <= version]
     return found[-1] if found else None
-
-
-def compute(name: str, function: Callable[[Tensor], Tensor]) -> None:
-    """Registers a function of one tensor without attributes."""
-    rows = OPERATORS.setdefault((STANDARD, name), [])
-    rows.append(describe(lambda x: function(x), STANDARD, name, 1))

@@ -71,15 +71,15 @@ class Call:
         """The numbers of a value."""
         return self.execution.read(value)
 
-    def turn(self) -> None:
-        """Counts one more turn of a loop.
+    def iterate(self) -> None:
+        """Counts one more iteration of a loop.
 
         Raises: UnsupportedError where a run has made more than LOOP_LIMIT.
         """
-        self.execution.turns += 1
-        if LOOP_LIMIT and self.execution.turns > LOOP_LIMIT.value:
+        self.execution.iterations += 1
+        if LOOP_LIMIT and self.execution.iterations > LOOP_LIMIT.value:
             raise UnsupportedError(
-                f"its loops are not at their end after {LOOP_LIMIT.value} turns; "
+                f"its loops are not at their end after {LOOP_LIMIT.value} iterations; "
                 f"LOOP_LIMIT={4 * LOOP_LIMIT.value} would allow more, 0 any number"
             )
 
@@ -112,7 +112,7 @@ class Execution:
 
     def __init__(self, model: Model, device: str | None = None) -> None:
         self.model, self.device = model, device
-        self.reads = self.turns = 0
+        self.reads = self.iterations = 0
         self.drew = False
         # Arrays that are constant, by id, and the tensors made of them.
         self.held: dict[int, tuple[Array, Any]] = {}
@@ -140,7 +140,7 @@ class Execution:
     def run(self, graph: Graph, scope: Scope, given: Mapping[str, Any]) -> list[Value]:
         """The outputs of a graph whose inputs stand in `scope`."""
         if graph is self.model.graph:
-            self.turns = 0
+            self.iterations = 0
         for name, item in graph.initializers.items():
             scope.maps[0].setdefault(name, item)
         for node in graph.nodes:

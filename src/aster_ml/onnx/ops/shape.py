@@ -1,4 +1,4 @@
-"""Operators that move elements: shapes, parts, joins, gathers, scatters, order."""
+"""Computes operators that move elements: shapes, parts, joins, gathers, scatters, order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from aster_ml import Tensor, dtypes
 from aster_ml.errors import ShapeError, UnsupportedError
 from aster_ml.onnx.ops.host import ints
-from aster_ml.onnx.ops.registry import MICROSOFT, Array, Value, op
+from aster_ml.onnx.ops.registry import MICROSOFT, Array, Value, on_host, op
 from aster_ml.onnx.ops.types import as_dtype, boxed, element_type, is_variable, sizes_array
 from aster_ml.uop.node import UOp
 
@@ -39,13 +39,15 @@ def size(data: Value) -> Array:
 
 
 @op("Identity", raw=True)
+@on_host("Identity")
 def identity(x: Value) -> Value:
     """The same."""
     return x
 
 
 @op("Reshape", host="shape")
-def reshape(data: Tensor, shape: Array, *, allowzero: int = 0) -> Tensor:
+@on_host("Reshape")
+def reshape(data: Value, shape: Array, *, allowzero: int = 0) -> Value:
     """Another shape; 0 keeps a size unless `allowzero`."""
     wanted = ints(shape)
     if not allowzero:
@@ -54,7 +56,8 @@ def reshape(data: Tensor, shape: Array, *, allowzero: int = 0) -> Tensor:
 
 
 @op("Flatten")
-def flatten(data: Tensor, *, axis: int = 1) -> Tensor:
+@on_host("Flatten")
+def flatten(data: Value, *, axis: int = 1) -> Value:
     """Two axes: all before `axis`, and the rest."""
     at = axis if axis >= 0 else axis + data.ndim
     return data.reshape((math.prod(data.shape[:at]), math.prod(data.shape[at:])))
@@ -67,7 +70,8 @@ def transpose(data: Tensor, *, perm: list[int] | None = None) -> Tensor:
 
 
 @op("Squeeze", host="axes")
-def squeeze(data: Tensor, axes: Array | None = None) -> Tensor:
+@on_host("Squeeze")
+def squeeze(data: Value, axes: Array | None = None) -> Value:
     """Without axes of size 1."""
     along = {a % data.ndim for a in ints(axes)} if axes is not None and data.ndim else None
     for axis in along or ():
@@ -81,7 +85,8 @@ def squeeze(data: Tensor, axes: Array | None = None) -> Tensor:
 
 
 @op("Unsqueeze", host="axes")
-def unsqueeze(data: Tensor, axes: Array) -> Tensor:
+@on_host("Unsqueeze")
+def unsqueeze(data: Value, axes: Array) -> Value:
     """With axes of size 1 more."""
     rank = data.ndim + len(ints(axes))
     if any(not -rank <= a < rank for a in ints(axes)):
@@ -289,6 +294,7 @@ def compress(data: Tensor, condition: Array, *, axis: int | None = None) -> Tens
 
 
 @op("NonZero", host="x")
+@on_host("NonZero")
 def nonzero(x: Array) -> Array:
     """Places of what is not 0, an axis a row."""
     return np.asarray(np.nonzero(np.atleast_1d(x)), np.int64)
@@ -306,9 +312,6 @@ def unique(x: Array, *, axis: int | None = None, sorted: int = 1) -> Value:
         values = np.take(values, order, 0 if axis is None else axis)
         first, counts, inverse = first[order], counts[order], np.argsort(order)[inverse]
     return values, first.astype(np.int64), inverse.astype(np.int64), counts.astype(np.int64)
-
-
-MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
 @op("Pad", host="pads axes")
@@ -338,15 +341,14 @@ def pad(
     return ones.where(data.pad(pairs), constant_value.reshape(()).cast(data.dtype))
 
 
-def pad_by_places(data: Tensor, pairs: list[tuple[int, int]], mode: str) -> Tensor:
+def pad_by_places(data: Tensor, pairs: list[tuple[int, int]], mode: Any) -> Tensor:
     """Padding with what is within: each axis is gathered from where NumPy would take it."""
     for axis, (before, after) in enumerate(pairs):
         if (before, after) == (0, 0):
             continue
         cut = max(-before, 0), max(-after, 0)
         places = np.arange(data.shape[axis])
-        names: Any = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
-        places = np.pad(places, (max(before, 0), max(after, 0)), mode=names[mode])
+        places = np.pad(places, (max(before, 0), max(after, 0)), mode=mode)
         places = places[cut[0] : len(places) - cut[1]].astype(np.int32)
         data = data[(*(slice(None),) * axis, Tensor(places, device=data.device))]
     return data

@@ -1,4 +1,4 @@
-"""Fourier transforms and what spectra are weighted with."""
+"""Computes Fourier transforms and the windows of spectra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Support vector machines of ai.onnx.ml: kernels as tensor programs, votes of pairs of classes.
+"""Computes support vector machines of ai.onnx.ml: kernels as tensor programs, votes of pairs of
+classes.
 
 Probabilities of more than two classes come of those of pairs by the iteration of libsvm (Wu, Lin,
 Weng 2004, their second method), which stops when it is near enough: it runs on the host, for all

@@ -1,4 +1,4 @@
-"""Operators on text, which is NumPy arrays of objects on the host."""
+"""Computes operators on text, as NumPy arrays of objects on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that train: one step of an optimiser on each of its tensors."""
+"""Computes operators that train: one step of an optimiser on each of its tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention and what goes with it: rotary positions, caches of keys and values."""
+"""Computes attention, rotary positions, and caches of keys and values."""
 
 from __future__ import annotations
 
@@ -9,13 +9,28 @@ from aster_ml import Tensor, dtypes
 from aster_ml.errors import ShapeError, UnsupportedError
 from aster_ml.onnx.ops.math import wide
 from aster_ml.onnx.ops.reduce import layer_normalization
-from aster_ml.onnx.ops.registry import MICROSOFT, Value, op
+from aster_ml.onnx.ops.registry import MICROSOFT, RESTS, Value, attributes_of, op
 from aster_ml.onnx.ops.types import element_type
 
 
 def heads_of(x: Tensor, count: int) -> Tensor:
     """[batch, length, heads * size] -> [batch, heads, length, size]."""
     return x.reshape((x.shape[0], x.shape[1], count, -1)).transpose(1, 2)
+
+
+def with_past(
+    k: Tensor, v: Tensor, past_key: Tensor | None, past_value: Tensor | None
+) -> tuple[Tensor, Tensor, int]:
+    """Keys and values behind those of a cache, and how many of these there are."""
+    if past_key is None or past_value is None:
+        return k, v, 0
+    return past_key.cat(k, dim=2), past_value.cat(v, dim=2), past_key.shape[2]
+
+
+def of_each_head(q: Tensor, x: Tensor) -> Tensor:
+    """Keys or values of groups of heads, repeated for each head of the queries."""
+    share = q.shape[1] // x.shape[1]
+    return x.repeat_interleave(share, 1) if share > 1 else x
 
 
 def numbers(x: Tensor, count: int, axis: int, rank: int) -> Tensor:
@@ -52,16 +67,11 @@ def attention(
         if not q_num_heads or not kv_num_heads:
             raise ShapeError("inputs of three axes, and no numbers of heads")
         q, k, v = heads_of(q, q_num_heads), heads_of(k, kv_num_heads), heads_of(v, kv_num_heads)
-    past = 0
-    if past_key is not None and past_value is not None:
-        past = past_key.shape[2]
-        k, v = past_key.cat(k, dim=2), past_value.cat(v, dim=2)
+    k, v, past = with_past(k, v, past_key, past_value)
     present_key, present_value = k, v
     if q.shape[1] % k.shape[1]:
         raise ShapeError(f"{q.shape[1]} heads of queries in {k.shape[1]} groups")
-    share = q.shape[1] // k.shape[1]
-    if share > 1:
-        k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
+    k, v = of_each_head(q, k), of_each_head(q, v)
     # Both factors take the root of the scale, which keeps narrow floats in range.
     root = math.sqrt(scale if scale is not None else 1 / math.sqrt(q.shape[-1]))
     scores = (wide(q) * root).matmul((wide(k) * root).transpose(-1, -2))
@@ -179,18 +189,17 @@ def rotary_embedding(
 # of com.microsoft
 
 
-@op("RotaryEmbedding", domain=MICROSOFT)
+@op("RotaryEmbedding", domain=MICROSOFT, rest=rotary_embedding)
 def rotary_embedding_of_microsoft(
     x: Tensor,
     position_ids: Tensor,
     cos_cache: Tensor,
     sin_cache: Tensor,
     *,
-    interleaved: int = 0,
     is_packed_batching: int = 0,
     num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
     scale: float = 1.0,
+    **rest: Any,
 ) -> Tensor:
     """As the standard operator; the width of a head is that of the caches without `num_heads`."""
     if is_packed_batching or scale != 1.0:
@@ -201,10 +210,7 @@ def rotary_embedding_of_microsoft(
         places = places.reshape((1, 1)) + numbers(x, length, 1, 2)
         places = places.expand((x.shape[0], length))
     heads = num_heads or (x.shape[-1] // (2 * cos_cache.shape[-1]) if x.ndim == 3 else 0)
-    return rotary_embedding(
-        x, cos_cache, sin_cache, places, interleaved=interleaved, num_heads=heads,
-        rotary_embedding_dim=rotary_embedding_dim,
-    )  # fmt: skip
+    return rotary_embedding(x, cos_cache, sin_cache, places, num_heads=heads, **rest)
 
 
 def attended(
@@ -212,9 +218,7 @@ def attended(
 ) -> Tensor:
     """Attention of heads [batch, heads, length, size] -> [batch, length, heads * size]."""
     factor = scale or 1 / math.sqrt(q.shape[-1])
-    share = q.shape[1] // k.shape[1]
-    if share > 1:
-        k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
+    k, v = of_each_head(q, k), of_each_head(q, v)
     scores = masked(wide(q).matmul(wide(k).transpose(-1, -2)) * factor, kept, bias)
     return scores.softmax(-1).matmul(wide(v)).cast(q.dtype).transpose(1, 2).flatten(2)
 
@@ -246,10 +250,7 @@ def multi_head_attention(
     q = heads_of(query, num_heads)
     k = heads_of(key, num_heads) if key.ndim == 3 else key
     v = heads_of(value, num_heads) if value.ndim == 3 else value
-    past = 0
-    if past_key is not None and past_value is not None:
-        past = past_key.shape[2]
-        k, v = past_key.cat(k, dim=2), past_value.cat(v, dim=2)
+    k, v, past = with_past(k, v, past_key, past_value)
     kept, more = None, None if attention_bias is None else wide(attention_bias)
     if key_padding_mask is not None:
         if key_padding_mask.ndim != 2:
@@ -264,45 +265,13 @@ def multi_head_attention(
     return attended(q, k, v, scale, kept, more), k, v
 
 
-@op("Attention", domain=MICROSOFT)
-def attention_of_microsoft(
-    x: Tensor,
-    weights: Tensor,
-    bias: Tensor | None = None,
-    mask_index: Tensor | None = None,
-    past: Tensor | None = None,
-    attention_bias: Tensor | None = None,
-    past_sequence_length: Tensor | None = None,
-    *,
-    num_heads: int,
-    mask_filter_value: float = -10000.0,
-    qkv_hidden_sizes: list[int] | None = None,
-    scale: float | None = None,
-    unidirectional: int = 0,
-    do_rotary: int = 0,
-    past_present_share_buffer: int = 0,
-) -> Value:
-    """Attention with its own product for queries, keys and values."""
-    if past is not None or do_rotary or past_present_share_buffer:
-        raise UnsupportedError("Attention of com.microsoft with past or do_rotary")
-    packed = x.matmul(weights) if bias is None else x.matmul(weights) + bias
-    return attention_of_packed(
-        packed, mask_index, attention_bias, num_heads=num_heads, scale=scale,
-        mask_filter_value=mask_filter_value, qkv_hidden_sizes=qkv_hidden_sizes,
-        unidirectional=unidirectional,
-    )  # fmt: skip
-
-
 def attention_of_packed(
     packed: Tensor,
     mask_index: Tensor | None,
     attention_bias: Tensor | None,
     *,
-    num_heads: int,
-    scale: float | None,
-    mask_filter_value: float,
-    unidirectional: int,
     qkv_hidden_sizes: list[int] | None = None,
+    **rest: Any,
 ) -> Value:
     """Attention of queries, keys and values that stand side by side."""
     sizes = qkv_hidden_sizes or [packed.shape[-1] // 3] * 3
@@ -313,10 +282,31 @@ def attention_of_packed(
         if mask.ndim == 1:
             column = numbers(packed, packed.shape[1], 1, 2)
             mask = (column < mask.reshape((-1, 1))).cast(dtypes.int32)
-    return multi_head_attention(
-        q, k, v, None, mask, attention_bias, num_heads=num_heads, scale=scale,
-        mask_filter_value=mask_filter_value, unidirectional=unidirectional,
-    )[0]  # fmt: skip
+    return multi_head_attention(q, k, v, None, mask, attention_bias, **rest)[0]
+
+
+RESTS[attention_of_packed] = attributes_of(multi_head_attention)
+
+
+@op("Attention", domain=MICROSOFT, rest=attention_of_packed)
+def attention_of_microsoft(
+    x: Tensor,
+    weights: Tensor,
+    bias: Tensor | None = None,
+    mask_index: Tensor | None = None,
+    past: Tensor | None = None,
+    attention_bias: Tensor | None = None,
+    past_sequence_length: Tensor | None = None,
+    *,
+    do_rotary: int = 0,
+    past_present_share_buffer: int = 0,
+    **rest: Any,
+) -> Value:
+    """Attention with its own product for queries, keys and values."""
+    if past is not None or do_rotary or past_present_share_buffer:
+        raise UnsupportedError("Attention of com.microsoft with past or do_rotary")
+    packed = x.matmul(weights) if bias is None else x.matmul(weights) + bias
+    return attention_of_packed(packed, mask_index, attention_bias, **rest)
 
 
 @op("GroupQueryAttention", domain=MICROSOFT, host="seqlens_k total_sequence_length")

@@ -1,4 +1,4 @@
-"""Ensembles of decision trees of ai.onnx.ml, as tensor programs.
+"""Computes ensembles of decision trees of ai.onnx.ml, as tensor programs.
 
 All rows go down all trees together: a table of nodes says which column is compared with what and
 where to go on; a leaf goes on to itself, so as many steps as the deepest tree has bring each row to
@@ -123,12 +123,12 @@ def equal_lengths(**tables: Any) -> None:
 
 def forest_of_ids(given: dict[str, Any], leaf: str, targets: int) -> Forest:
     """The trees of the older operators: nodes are named by tree and number, votes by node."""
-    trees, nodes = given["nodes_treeids"] or [], given["nodes_nodeids"] or []
+    trees, nodes = given.get("nodes_treeids", []), given.get("nodes_nodeids", [])
     splits = either(given, "nodes_values", len(nodes))
-    modes = given["nodes_modes"] or []
-    yes, no = given["nodes_truenodeids"] or [], given["nodes_falsenodeids"] or []
-    tracks = given["nodes_missing_value_tracks_true"] or [0] * len(nodes)
-    columns = given["nodes_featureids"] or []
+    modes = given.get("nodes_modes", [])
+    yes, no = given.get("nodes_truenodeids", []), given.get("nodes_falsenodeids", [])
+    tracks = given.get("nodes_missing_value_tracks_true") or [0] * len(nodes)
+    columns = given.get("nodes_featureids", [])
     equal_lengths(
         nodes_treeids=trees, nodes_nodeids=nodes, nodes_values=splits, nodes_modes=modes,
         nodes_truenodeids=yes, nodes_falsenodeids=no, nodes_featureids=columns,
@@ -148,9 +148,9 @@ def forest_of_ids(given: dict[str, Any], leaf: str, targets: int) -> Forest:
             ends = places[keys[0]], places[keys[1]]
         children.append(ends)
     holds = [MODES[mode] | (NAN if track else 0) for mode, track in zip(modes, tracks)]
-    ids = given[f"{leaf}_ids"] or []
+    ids = given.get(f"{leaf}_ids", [])
     weights = either(given, f"{leaf}_weights", len(ids))
-    of_trees, of_nodes = given[f"{leaf}_treeids"] or [], given[f"{leaf}_nodeids"] or []
+    of_trees, of_nodes = given.get(f"{leaf}_treeids", []), given.get(f"{leaf}_nodeids", [])
     equal_lengths(
         **{f"{leaf}_ids": ids, f"{leaf}_weights": weights,
            f"{leaf}_treeids": of_trees, f"{leaf}_nodeids": of_nodes}
@@ -191,84 +191,61 @@ def with_base(scores: Tensor, base: Array) -> Tensor:
 FOLDS = {"AVERAGE": AVERAGE, "SUM": SUM, "MIN": MIN, "MAX": MAX}
 
 
-@op("TreeEnsembleRegressor", domain=ML)
+NODES = frozenset(
+    """nodes_falsenodeids nodes_featureids nodes_hitrates nodes_hitrates_as_tensor
+    nodes_missing_value_tracks_true nodes_modes nodes_nodeids nodes_treeids nodes_truenodeids
+    nodes_values nodes_values_as_tensor base_values base_values_as_tensor""".split()
+)
+TARGETS = frozenset(
+    "target_ids target_nodeids target_treeids target_weights target_weights_as_tensor".split()
+)
+CLASSES = frozenset(
+    "class_ids class_nodeids class_treeids class_weights class_weights_as_tensor".split()
+)
+
+
+@op("TreeEnsembleRegressor", domain=ML, rest=NODES | TARGETS)
 def tree_ensemble_regressor(
     x: Tensor,
     *,
     aggregate_function: str = "SUM",
     n_targets: int = 1,
     post_transform: str = "NONE",
-    base_values: Floats | None = None,
-    base_values_as_tensor: Array | None = None,
-    nodes_falsenodeids: Ints | None = None,
-    nodes_featureids: Ints | None = None,
-    nodes_hitrates: Floats | None = None,
-    nodes_hitrates_as_tensor: Array | None = None,
-    nodes_missing_value_tracks_true: Ints | None = None,
-    nodes_modes: list[str] | None = None,
-    nodes_nodeids: Ints | None = None,
-    nodes_treeids: Ints | None = None,
-    nodes_truenodeids: Ints | None = None,
-    nodes_values: Floats | None = None,
-    nodes_values_as_tensor: Array | None = None,
-    target_ids: Ints | None = None,
-    target_nodeids: Ints | None = None,
-    target_treeids: Ints | None = None,
-    target_weights: Floats | None = None,
-    target_weights_as_tensor: Array | None = None,
     call: Any,
+    **rest: Any,
 ) -> Tensor:
     """Sums (or means, or extremes) of what the leaves give to each target, as float32."""
-    given = dict(locals())
     if aggregate_function not in FOLDS:
         raise UnsupportedError(f"aggregate_function {aggregate_function!r}")
-    forest = call.prepared(lambda: forest_of_ids(given, "target", n_targets))
+    forest = call.prepared(lambda: forest_of_ids(rest, "target", n_targets))
     scores = forest.fold(numbers(x), FOLDS[aggregate_function])
-    scores = with_base(scores, either(given, "base_values", 0))
+    scores = with_base(scores, either(rest, "base_values", 0))
     return post(scores.cast(dtypes.float32), post_transform)
 
 
-@op("TreeEnsembleClassifier", domain=ML)
+@op("TreeEnsembleClassifier", domain=ML, rest=NODES | CLASSES)
 def tree_ensemble_classifier(
     x: Tensor,
     *,
-    post_transform: str = "NONE",
-    base_values: Floats | None = None,
-    base_values_as_tensor: Array | None = None,
-    class_ids: Ints | None = None,
-    class_nodeids: Ints | None = None,
-    class_treeids: Ints | None = None,
-    class_weights: Floats | None = None,
-    class_weights_as_tensor: Array | None = None,
     classlabels_int64s: Ints | None = None,
     classlabels_strings: list[str] | None = None,
-    nodes_falsenodeids: Ints | None = None,
-    nodes_featureids: Ints | None = None,
-    nodes_hitrates: Floats | None = None,
-    nodes_hitrates_as_tensor: Array | None = None,
-    nodes_missing_value_tracks_true: Ints | None = None,
-    nodes_modes: list[str] | None = None,
-    nodes_nodeids: Ints | None = None,
-    nodes_treeids: Ints | None = None,
-    nodes_truenodeids: Ints | None = None,
-    nodes_values: Floats | None = None,
-    nodes_values_as_tensor: Array | None = None,
+    post_transform: str = "NONE",
     call: Any,
+    **rest: Any,
 ) -> Value:
     """The class that the leaves give most to, and what they give to each class, as float32.
 
     Of two classes the leaves may vote for one only: above 0.5 (0 where a vote is negative) it is
     the second one.
     """
-    given = dict(locals())
     labels = labels_of(classlabels_int64s, classlabels_strings)
-    forest = call.prepared(lambda: forest_of_ids(given, "class", len(labels)))
+    forest = call.prepared(lambda: forest_of_ids(rest, "class", len(labels)))
     scores = forest.fold(numbers(x), SUM)
-    base = either(given, "base_values", 0)
-    voted = sorted({*(class_ids or [])})
+    base = either(rest, "base_values", 0)
+    voted = sorted({*rest.get("class_ids", ())})
     if len(labels) == 2 and len(voted) == 1:
         one = with_base(scores[:, voted[0] : voted[0] + 1], base[-1:])
-        is_share = bool(np.all(either(given, "class_weights", 0) >= 0))
+        is_share = bool(np.all(either(rest, "class_weights", 0) >= 0))
         best = (one > (0.5 if is_share else 0.0)).cast(dtypes.int32).reshape((-1,))
         shown = one.cast(dtypes.float32)
         if voted[0]:
@@ -281,35 +258,29 @@ def tree_ensemble_classifier(
     return picked(scores.argmax(-1), labels, call), shown
 
 
-@op("TreeEnsemble", domain=ML)
+LEAVES = frozenset(
+    """leaf_targetids leaf_weights membership_values nodes_falseleafs nodes_falsenodeids
+    nodes_featureids nodes_hitrates nodes_missing_value_tracks_true nodes_modes nodes_splits
+    nodes_trueleafs nodes_truenodeids tree_roots""".split()
+)
+
+
+@op("TreeEnsemble", domain=ML, rest=LEAVES)
 def tree_ensemble(
     x: Tensor,
     *,
     aggregate_function: int = SUM,
-    leaf_targetids: Ints,
-    leaf_weights: Array,
-    membership_values: Array | None = None,
     n_targets: int = 1,
-    nodes_falseleafs: Ints,
-    nodes_falsenodeids: Ints,
-    nodes_featureids: Ints,
-    nodes_hitrates: Array | None = None,
-    nodes_missing_value_tracks_true: Ints | None = None,
-    nodes_modes: Array,
-    nodes_splits: Array,
-    nodes_trueleafs: Ints,
-    nodes_truenodeids: Ints,
     post_transform: int = 0,
-    tree_roots: Ints,
     call: Any,
+    **rest: Any,
 ) -> Tensor:
     """Sums (or means, or extremes) of the leaves that each row comes to in each tree."""
-    given = dict(locals())
     if not 0 <= aggregate_function <= MAX or not 0 <= post_transform < len(POSTS):
         raise UnsupportedError(
             f"aggregate_function {aggregate_function}, post_transform {post_transform}"
         )
-    forest = call.prepared(lambda: forest_of_leaves(given))
+    forest = call.prepared(lambda: forest_of_leaves(rest, n_targets))
     scores = forest.fold(numbers(x), aggregate_function).cast(x.dtype)
     return post(scores, POSTS[post_transform])
 
@@ -326,7 +297,7 @@ def member_sets(modes: Ints, values: Array | None) -> list[Floats]:
     return sets
 
 
-def forest_of_leaves(given: dict[str, Any]) -> Forest:
+def forest_of_leaves(given: dict[str, Any], targets: int) -> Forest:
     """The trees of TreeEnsemble: nodes and leaves by their places, leaves behind the nodes.
 
     A node that asks whether a number is one of a set becomes a chain of comparisons.
@@ -335,7 +306,7 @@ def forest_of_leaves(given: dict[str, Any]) -> Forest:
     splits = given["nodes_splits"].astype(np.float64).reshape(-1).tolist()
     columns = list(given["nodes_featureids"])
     count = len(modes)
-    tracks = given["nodes_missing_value_tracks_true"] or [0] * count
+    tracks = given.get("nodes_missing_value_tracks_true") or [0] * count
     leaves, weights = given["leaf_targetids"], given["leaf_weights"].reshape(-1)
     equal_lengths(leaf_targetids=leaves, leaf_weights=weights)
     ways = [(given[f"nodes_{end}nodeids"], given[f"nodes_{end}leafs"]) for end in ("false", "true")]
@@ -343,7 +314,7 @@ def forest_of_leaves(given: dict[str, Any]) -> Forest:
         nodes_modes=modes, nodes_splits=splits, nodes_featureids=columns, tracks=tracks,
         **{f"way {i}": part for i, part in enumerate([p for way in ways for p in way])},
     )  # fmt: skip
-    sets = member_sets(modes, given["membership_values"])
+    sets = member_sets(modes, given.get("membership_values"))
     more = sum([max(len(members) - 1, 0) for members in sets])
     first_leaf = count + more
     ends = [
@@ -370,7 +341,6 @@ def forest_of_leaves(given: dict[str, Any]) -> Forest:
             columns.append(columns[at])
             splits.append(value)
     holds += [EQUAL] * more
-    targets = given["n_targets"]
     if any(not 0 <= target < targets for target in leaves):
         raise FormatError(f"leaf_targetids outside of the {targets} targets")
     total = first_leaf + len(leaves)

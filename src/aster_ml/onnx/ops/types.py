@@ -1,4 +1,4 @@
-"""Element types of ONNX: their numbers, and the dtypes of Aster and NumPy that they are.
+"""Maps element types of ONNX, by number, to dtypes of Aster and NumPy.
 
 Types that Aster does not have (4-bit integers, text, ...) stay NumPy arrays on the host; those
 whose values fit a wider type of Aster's become that one where a tensor is wanted.

@@ -1,4 +1,5 @@
-"""Tensor cores of CUDA as functions: `mma.sync` of the registers that each thread of a warp has.
+"""Writes functions for tensor cores of CUDA: `mma.sync` of the registers that each thread of a warp
+has.
 
 Receives a row of `target/tensor_cores`; returns the text of a function whose arguments are the
 accumulators and the words of both operands, of 32 bits each: neighbours in the order of registers,

@@ -1,4 +1,5 @@
-"""CUDA C++: one kernel, run by blocks of threads. NVRTC compiles it, and no header is needed.
+"""Renders CUDA C++: one kernel, run by blocks of threads. NVRTC compiles it, and no header is
+needed.
 
 Receives a `Linear`; returns one `extern "C" __global__` function of the kernel's name. GLOBAL
 ranges are block numbers and LOCAL ranges thread numbers, in the order in which they stand in the
@@ -8,9 +9,9 @@ device's memory, from which they are read where it is not 0: a recording exchang
 than 48 KB of shared memory are taken from `aster_shared`, of which a launch asks for as many bytes
 as `target.cuda.dynamic_nbytes` reads from the source.
 
-Functions of ours begin with `aster_`; their texts are in `cuda_texts`. Behind `#define
-ASTER_ALIGNED 1` a kernel believes that all its buffers begin at multiples of 16 bytes, which saves
-a look at each; the runtime says so where it is so.
+Functions of ours begin with `aster_`; their texts are in files of CUDA C++ beside this one. Behind
+`#define ASTER_ALIGNED 1` a kernel believes that all its buffers begin at multiples of 16 bytes,
+which saves a look at each; the runtime says so where it is so.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from aster_ml.helpers import prod
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.cell import Address
 from aster_ml.renderer.cuda.mma import in_word, mma_text
-from aster_ml.renderer.cuda.texts import NEEDS, TEXTS
 from aster_ml.renderer.cuda.tma import GROUP_NBYTES, BoxWriter
+from aster_ml.renderer.cuda.wgmma import FN
 from aster_ml.renderer.gpu_cpp import INTEGER_WORDS, NARROW, takes
+from aster_ml.renderer.texts import read_texts
 from aster_ml.target.copies import GROUPS
 from aster_ml.target.cuda import DYNAMIC, STATIC_NBYTES
 from aster_ml.target.tensor_cores import TENSOR_CORES
@@ -37,6 +39,13 @@ TYPES = {
     dtypes.uint64: "unsigned long long", dtypes.float16: "aster_half",
     dtypes.bfloat16: "aster_bfloat", dtypes.float32: "float", dtypes.float64: "double",
 }  # fmt: skip
+FUNCTIONS = read_texts(
+    "gpu.hpp",
+    "cuda/functions.cuh",
+    "cuda/copies.cuh",
+    "cuda/wgmma.cuh",
+    words=f"FN = {FN}, PRIVATE  = ",
+)
 TABLE = "const unsigned long long *table"
 # Of a multiprocessor.
 REGISTERS = 65536
@@ -55,8 +64,9 @@ class CudaRenderer(Renderer):
 class CudaWriter(BoxWriter):
     """Writes the CUDA C++ of one kernel."""
 
-    texts, needs, words = TEXTS, NEEDS, TYPES
-    function_words = "static __device__ __forceinline__"
+    texts, needs = FUNCTIONS
+    words = TYPES
+    function_words = FN
     falling_power = "aster_power"
 
     def prologue(self) -> None:

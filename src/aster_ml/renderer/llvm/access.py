@@ -1,4 +1,4 @@
-"""Loads and stores in LLVM IR: pointers, gates without branches, masks, lanes that lie apart.
+"""Writes loads and stores in LLVM IR: pointers, gates without branches, masks, strided lanes.
 
 Receives addresses and SIMD values as text; writes the lines that reach memory. Which accesses are
 contiguous, and which lanes go together, is decided in `access`; the rest of the language stands in

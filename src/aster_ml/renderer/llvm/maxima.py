@@ -1,4 +1,4 @@
-"""The text of several maxima that become one, on x86: NaN is looked for in pairs of operands.
+"""Writes several maxima that become one, on x86: NaN is looked for in pairs of operands.
 
 Receives the writer, accumulators that are folded into one after their loop, and what each of them
 takes; returns the text of their new values. A maximum of two floats by itself is in `llvm_rules`.

@@ -1,4 +1,5 @@
-"""LLVM IR as text, in SSA form with phi nodes, which `runtime/cpu/llvm_jit.py` makes machine code.
+"""Renders LLVM IR as text, in SSA form with phi nodes, which `runtime/cpu/llvm_jit.py` makes
+machine code.
 
 Receives a `Linear` for a CPU target; returns one module with one function
 `void NAME(ptr args, i64 lo, i64 hi)`: the buffers' pointers by slot, then the variables as 64-bit

@@ -1,4 +1,5 @@
-"""The LLVM text of each elementwise op: one row an op, and the types and literals they are made of.
+"""Writes each elementwise op in LLVM IR: one row an op, and the types and literals they are made
+of.
 
 A rule receives the writer, the dtype and width of the result, the text of the operands and the
 source nodes; it writes lines and returns the name of the result. bfloat16 and fp8 are bits here:

@@ -1,11 +1,12 @@
-"""Metal Shading Language: one kernel, run by threadgroups. Apple's compiler has never seen it here.
+"""Renders Metal Shading Language: one kernel, run by threadgroups. Apple's compiler has never seen
+it here.
 
 Receives a `Linear`; returns one `kernel` of its name. GLOBAL ranges are the numbers of threadgroups
 and LOCAL ranges those of threads in them, in the order in which they stand in the list. Arguments
 are the buffers by slot, each at `[[buffer(slot)]]`, and after them a 64-bit integer for each
 variable. There is no float64.
 
-Functions of ours begin with `aster_`; their texts are in `metal_texts`.
+Functions of ours begin with `aster_`; their texts are in `functions.metal`.
 
 Source of the pragma: Metal Shading Language Specification 3.2, "Compiler Options Controlling the
 Math": also where math is safe, a product and a sum of one expression may be rounded once.
@@ -19,7 +20,7 @@ from aster_ml.helpers import prod
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.cell import Address
 from aster_ml.renderer.gpu_cpp import INTEGER_WORDS, NARROW, GpuCppWriter
-from aster_ml.renderer.metal.texts import NEEDS, PACKED, TEXTS, WIDTHS, packed_name
+from aster_ml.renderer.texts import read_texts
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
@@ -28,6 +29,9 @@ TYPES = {
     **INTEGER_WORDS, dtypes.bool: "bool", dtypes.int64: "long", dtypes.uint64: "ulong",
     dtypes.float16: "half", dtypes.bfloat16: "bfloat", dtypes.float32: "float",
 }  # fmt: skip
+FUNCTIONS = read_texts(
+    "gpu.hpp", "metal/functions.metal", words="FN = static inline, PRIVATE = thread"
+)
 HEAD = """\
 #include <metal_stdlib>
 using namespace metal;
@@ -49,7 +53,8 @@ class MetalRenderer(Renderer):
 class MetalWriter(GpuCppWriter):
     """Writes the MSL of one kernel."""
 
-    texts, needs, words = TEXTS, NEEDS, TYPES
+    texts, needs = FUNCTIONS
+    words = TYPES
     long_suffix = "L"
 
     def finish(self) -> str:
@@ -106,11 +111,12 @@ class MetalWriter(GpuCppWriter):
 
     def mover(self, word: str, at: Address, dtype: DType, n: int) -> str:
         """`aster_load_device_float4` where there is a packed vector of such neighbours."""
-        element, space = self.memory_type(dtype), self.pointer_words(at.place).strip()
-        width = next((w for w in WIDTHS if n % w == 0), 0)
-        if element not in PACKED or not space or not width or dtype is not at.place.dtype:
+        element = self.memory_type(dtype).replace("unsigned int", "uint")
+        space, width = self.pointer_words(at.place).strip(), 2 if n % 4 else 4
+        packed = f"aster_{word}_{space}_{element}{width}"
+        if packed not in self.texts or n % 2 or dtype is not at.place.dtype:
             return super().mover(word, at, dtype, n)
-        return f"aster_{word}_{packed_name(space, element, width)}"
+        return packed
 
     def built_in(self, name: str, dtype: DType) -> str:
         """`precise::exp2`; what is rounded to nearest anyway has only one form."""

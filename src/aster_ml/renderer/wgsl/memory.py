@@ -1,4 +1,5 @@
-"""Memory in WGSL: elements that share words, and neighbours that are loaded and stored together.
+"""Writes memory accesses in WGSL: elements that share words, and neighbours that are accessed
+together.
 
 Receives addresses and values of a kernel that `wgsl` writes; writes its loads and stores. There are
 no elements of 8 and 16 bits in memory: they are packed in words, and stored by two atomic

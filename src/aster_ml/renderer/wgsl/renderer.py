@@ -1,4 +1,4 @@
-"""WGSL: one compute shader, run by blocks of work-items.
+"""Renders WGSL: one compute shader, run by blocks of work-items.
 
 Receives a `Linear`; returns one module with the entry point `main`. GLOBAL ranges are numbers of
 blocks and LOCAL ranges those of work-items. Binding 0 is a uniform, `args`, of 32-bit words: a
@@ -11,9 +11,9 @@ with the words that it takes; `words`, where some buffers are accessed by severa
 time, of each the bytes at whose multiples it has to begin for that.
 
 What memory consists of stands in `wgsl_memory`. In registers numbers of 8 and 16 bits are 32 bits,
-64-bit integers are two words (`wgsl_words`), and float64 does not exist. Compilers of WGSL may take
-it that there are no infinities or NaN: constants of that kind are made at run time, and NaN is told
-by its bits.
+64-bit integers are two words (`functions.wgsl`), and float64 does not exist. Compilers of WGSL may
+take it that there are no infinities or NaN: constants of that kind are made at run time, and NaN is
+told by its bits.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ from aster_ml.renderer.cell import Cell, Value
 from aster_ml.renderer.cstyle import BIT_DTYPES
 from aster_ml.renderer.cstyle_rules import bare
 from aster_ml.renderer.lanes import size_of
+from aster_ml.renderer.texts import read_texts
 from aster_ml.renderer.wgsl.memory import Form, WgslMemory
 from aster_ml.renderer.wgsl.rules import LEAST_NORMAL, WGSL_RULES
-from aster_ml.renderer.wgsl.words import HELPERS
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import AxisType, Ops
 
 WORD = "vec2<u32>"
+HELPERS = read_texts("wgsl/functions.wgsl")
 
 
 class WgslRenderer(Renderer):
     """WGSL."""
 
     def render(self, linear: Linear) -> str:
-        """The source of one kernel. Raises: CompileError for more turns than the driver makes."""
+        """The source of one kernel. Raises: CompileError for more iterations than it allows."""
         most = self.target.max_turns
         if most and (turns := linear.turns()) > most:
             raise CompileError(
-                f"{linear.name}: a work-item would make {turns:,} turns of loops, and the driver "
-                f"({self.target.arch}) ends them after {most:,} without an error; another adapter, "
-                "DEV=CPU, or parts of it that are realized first would do"
+                f"{linear.name}: a work-item would run {turns:,} iterations of loops, and the "
+                f"driver ({self.target.arch}) ends them after {most:,} without an error; another "
+                "adapter, DEV=CPU, or parts of it that are realized first would do"
             )
         return WgslWriter(self.target, linear).run()
 
@@ -67,8 +68,7 @@ class WgslWriter(WgslMemory):
         for slot, p in enumerate(self.linear.params):
             self.names[p] = f"buf{slot}"
         for v in self.linear.variables:
-            name = self.name_variable(v)
-            self.cells[v].values[0] = name
+            self.name_variable(v)
         self.choose_forms()
 
     def finish(self) -> str:
@@ -233,25 +233,22 @@ class WgslWriter(WgslMemory):
         return f"float_of_bits({bits}u)"
 
     def use(self, name: str) -> str:
-        """A helper of `wgsl_words`, and those that it calls, in any order; its name."""
+        """A helper of `functions.wgsl`, and those that it calls, in any order; its name."""
         wanted = [name]
         while wanted:
-            text, *needed = HELPERS[wanted[-1]]
-            self.helper(wanted.pop(), text)
-            wanted += [other for other in needed if other not in self.helpers]
+            helper = wanted.pop()
+            self.helper(helper, HELPERS.texts[helper])
+            wanted += [other for other in HELPERS.needs[helper] if other not in self.helpers]
         return name
 
     def call(self, name: str, *args: str) -> str:
-        """A call of a helper of `wgsl_words`."""
+        """A call of a helper of `functions.wgsl`."""
         self.use(name)
         return f"{name}({', '.join(map(plain, args))})"
 
-    def function(self, result: str, name: str, params: str, body: str) -> str:
-        """A helper function."""
-        head = f"fn {name}({params}) -> {result}"
-        if len(head) + len(body) < 92 and "\n" not in body:
-            return f"{head} {{ {body} }}"
-        return f"{head} {{\n  {body}\n}}"
+    def function_head(self, result: str, name: str, params: str) -> str:
+        """`fn name(x: f32) -> f32`."""
+        return f"fn {name}({params}) -> {result}"
 
     # values
 

@@ -1,8 +1,8 @@
-"""The text of each elementwise op in WGSL, where it is not that of C: one row an op.
+"""Writes each elementwise op in WGSL, where it is not that of C: one row an op.
 
 As in `cstyle_rules` a rule receives the writer, the dtype and width of the result, the text of the
 operands and the node. Integers of 32 bits wrap by themselves, narrower ones are cut, and those of
-64 bits are two words, for which there are functions in `wgsl_words`.
+64 bits are two words, for which there are functions in `functions.wgsl`.
 """
 
 from __future__ import annotations

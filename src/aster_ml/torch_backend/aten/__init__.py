@@ -1,1 +1,1 @@
-"""The operators of ATen as functions of tensors, a family a module."""
+"""Computes the operators of ATen as functions of tensors, a family a module."""

@@ -1,4 +1,4 @@
-"""Operators that read and write elements at places that tensors name."""
+"""Computes operators that read and write elements at places that tensors name."""
 
 from __future__ import annotations
 

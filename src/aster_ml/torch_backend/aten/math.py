@@ -1,4 +1,4 @@
-"""Operators on single elements: arithmetic, comparisons, bits, casts, functions of one number."""
+"""Computes elementwise operators: arithmetic, comparisons, bits, casts, functions of one number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from aster_ml import Tensor
-from aster_ml.torch_backend.aten.registry import OPERATORS, Row, aten
+from aster_ml.torch_backend.aten.registry import OPERATORS, Row, aten, expressions
 from aster_ml.torch_backend.types import Spec
 
 # Operators of one tensor that are a method of Tensor under the same name, in the result's dtype.
@@ -37,36 +37,6 @@ def compare(name: str, x: Tensor, y: Any) -> Any:
 def scaled(y: Any, alpha: Any) -> Any:
     """The second operand of `add` and `sub`."""
     return y if alpha == 1 else y * alpha
-
-
-@aten("add.Tensor", "add.Scalar", casts="out")
-def add(x: Tensor, y: Any, alpha: Any = 1) -> Any:
-    """x + alpha * y."""
-    return x + scaled(y, alpha)
-
-
-@aten("sub.Tensor", "sub.Scalar", casts="out")
-def sub(x: Tensor, y: Any, alpha: Any = 1) -> Any:
-    """x - alpha * y."""
-    return x - scaled(y, alpha)
-
-
-@aten("rsub.Tensor", "rsub.Scalar", casts="out")
-def rsub(x: Tensor, y: Any, alpha: Any = 1) -> Any:
-    """y - alpha * x."""
-    return y - scaled(x, alpha)
-
-
-@aten("mul.Tensor", "mul.Scalar", casts="out")
-def mul(x: Tensor, y: Any) -> Any:
-    """The product."""
-    return x * y
-
-
-@aten("div.Tensor", "div.Scalar", casts="out")
-def div(x: Tensor, y: Any) -> Any:
-    """The quotient, a float."""
-    return x / y
 
 
 @aten("div.Tensor_mode", "div.Scalar_mode", casts="out", refuses=lambda node: no_floor(node))
@@ -102,30 +72,6 @@ def no_floor(node: Any) -> str | None:
     return None
 
 
-@aten("pow.Tensor_Tensor", "pow.Tensor_Scalar", casts="out")
-def power(x: Tensor, y: Any) -> Any:
-    """x to the power y."""
-    return x**y
-
-
-@aten("pow.Scalar", casts="out")
-def power_of_number(x: Any, y: Tensor) -> Any:
-    """A number to the power y."""
-    return x**y
-
-
-@aten("maximum", casts="out")
-def maximum(x: Tensor, y: Tensor) -> Any:
-    """The greater one; NaN if either is."""
-    return x.maximum(y)
-
-
-@aten("minimum", casts="out")
-def minimum(x: Tensor, y: Tensor) -> Any:
-    """The smaller one; NaN if either is."""
-    return x.minimum(y)
-
-
 @aten("clamp", "clamp.Tensor", casts="out")
 def clamp(x: Tensor, low: Any = None, high: Any = None) -> Any:
     """x held between two bounds; the upper one decides where they cross."""
@@ -135,18 +81,6 @@ def clamp(x: Tensor, low: Any = None, high: Any = None) -> Any:
     if low is not None and high is not None and low > high:
         return x.ne(x).where(x, high)
     return x if low is None and high is None else x.clamp(low, high)
-
-
-@aten("clamp_min", casts="out")
-def clamp_min(x: Tensor, low: Any) -> Any:
-    """x, at least `low`."""
-    return x.clamp(low)
-
-
-@aten("clamp_max", casts="out")
-def clamp_max(x: Tensor, high: Any) -> Any:
-    """x, at most `high`."""
-    return x.clamp(None, high)
 
 
 @aten("where.self", wants_out=True)
@@ -161,12 +95,6 @@ def gelu(x: Tensor, approximate: str = "none") -> Any:
     return x.gelu() if approximate == "tanh" else x * 0.5 * ((x * math.sqrt(0.5)).erf() + 1)
 
 
-@aten("leaky_relu", casts="out")
-def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Any:
-    """x, below 0 times the slope."""
-    return (x > 0).where(x, x * negative_slope)
-
-
 @aten("elu", casts="out")
 def elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
     """x, below 0 an exponential function that ends at -alpha."""
@@ -174,73 +102,46 @@ def elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 
     return (x > 0).where(x * scale, below * (alpha * scale))
 
 
-@aten("hardtanh", casts="out")
-def hardtanh(x: Tensor, low: float = -1.0, high: float = 1.0) -> Any:
-    """x held between two numbers."""
-    return clamp(x, low, high)
+expressions(
+    {
+        "add.Tensor add.Scalar": lambda x, y, alpha=1: x + scaled(y, alpha),
+        "sub.Tensor sub.Scalar": lambda x, y, alpha=1: x - scaled(y, alpha),
+        "rsub.Tensor rsub.Scalar": lambda x, y, alpha=1: y - scaled(x, alpha),
+        "mul.Tensor mul.Scalar": lambda x, y: x * y,
+        "div.Tensor div.Scalar": lambda x, y: x / y,
+        "pow.Tensor_Tensor pow.Tensor_Scalar": lambda x, y: x**y,
+        "pow.Scalar": lambda x, y: x**y,
+        # NaN if either is.
+        "maximum": lambda x, y: x.maximum(y),
+        "minimum": lambda x, y: x.minimum(y),
+        "clamp_min": lambda x, low: x.clamp(low),
+        "clamp_max": lambda x, high: x.clamp(None, high),
+        "leaky_relu": lambda x, negative_slope=0.01: (x > 0).where(x, x * negative_slope),
+        "hardtanh": lambda x, low=-1.0, high=1.0: clamp(x, low, high),
+        "bitwise_and.Tensor bitwise_and.Scalar": lambda x, y: x & y,
+        "bitwise_or.Tensor bitwise_or.Scalar": lambda x, y: x | y,
+        "bitwise_xor.Tensor bitwise_xor.Scalar": lambda x, y: x ^ y,
+    },
+    casts="out",
+)
 
+expressions(
+    {
+        "logical_not": lambda x: x.bool().logical_not(),
+        "logical_and": lambda x, y: x.bool() & y.bool(),
+        "logical_or": lambda x, y: x.bool() | y.bool(),
+        "logical_xor": lambda x, y: x.bool() ^ y.bool(),
+        "bitwise_not": lambda x: ~x,
+        "clone alias detach lift_fresh_copy lift_fresh contiguous": lambda x: x,
+    },
+)
 
-@aten("logical_not")
-def logical_not(x: Tensor) -> Any:
-    """Tests whether each element is 0."""
-    return x.bool().logical_not()
-
-
-@aten("logical_and")
-def logical_and(x: Tensor, y: Tensor) -> Any:
-    """Tests whether neither is 0."""
-    return x.bool() & y.bool()
-
-
-@aten("logical_or")
-def logical_or(x: Tensor, y: Tensor) -> Any:
-    """Tests whether at least one is not 0."""
-    return x.bool() | y.bool()
-
-
-@aten("logical_xor")
-def logical_xor(x: Tensor, y: Tensor) -> Any:
-    """Tests whether exactly one is 0."""
-    return x.bool() ^ y.bool()
-
-
-@aten("bitwise_not")
-def bitwise_not(x: Tensor) -> Any:
-    """All bits turned."""
-    return ~x
-
-
-@aten("bitwise_and.Tensor", "bitwise_and.Scalar", casts="out")
-def bitwise_and(x: Tensor, y: Any) -> Any:
-    """Bits that both have."""
-    return x & y
-
-
-@aten("bitwise_or.Tensor", "bitwise_or.Scalar", casts="out")
-def bitwise_or(x: Tensor, y: Any) -> Any:
-    """Bits that one has."""
-    return x | y
-
-
-@aten("bitwise_xor.Tensor", "bitwise_xor.Scalar", casts="out")
-def bitwise_xor(x: Tensor, y: Any) -> Any:
-    """Bits that one alone has."""
-    return x ^ y
-
-
-@aten("_to_copy", wants_out=True)
-def to_copy(x: Tensor, *, out: Spec, dtype: Any = None, non_blocking: bool = False) -> Any:
-    """x as another dtype."""
-    return x.cast(out.dtype)
-
-
-@aten("clone", "alias", "detach", "lift_fresh_copy", "lift_fresh", "contiguous")
-def same(x: Tensor) -> Any:
-    """x as it is."""
-    return x
-
-
-@aten("copy", wants_out=True)
-def copy(x: Tensor, source: Tensor, non_blocking: bool = False, *, out: Spec) -> Any:
-    """`source` in the shape and dtype of x."""
-    return source.cast(out.dtype).expand(x.shape)
+expressions(
+    {
+        "_to_copy": lambda x, *, out, dtype=None, non_blocking=False: x.cast(out.dtype),
+        "copy": lambda x, source, non_blocking=False, *, out: source.cast(out.dtype).expand(
+            x.shape
+        ),
+    },
+    wants_out=True,
+)

@@ -1,4 +1,4 @@
-"""Operators of networks: products of matrices, convolutions, pools, norms, attention."""
+"""Computes operators of networks: products of matrices, convolutions, pools, norms, attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Operators that draw numbers, by a key that the caller draws from PyTorch's own generator.
+"""Computes operators that draw numbers, by a key that the caller draws from PyTorch's own
+generator.
 
 So `torch.manual_seed` decides what they give, and two seeds or two calls give other numbers; they
 are as likely as those of PyTorch's generator, and not the same ones.

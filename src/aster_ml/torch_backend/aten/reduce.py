@@ -1,11 +1,11 @@
-"""Reductions over axes, running sums, orders."""
+"""Computes reductions over axes, running sums, orders."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from aster_ml import Tensor
-from aster_ml.torch_backend.aten.registry import aten
+from aster_ml.torch_backend.aten.registry import aten, expressions
 from aster_ml.torch_backend.types import Spec
 
 
@@ -34,18 +34,6 @@ def prod(x: Tensor, dim: Any = None, keepdim: bool = False, *, out: Spec, dtype:
     return x.cast(out.dtype).prod(axes_of(dim), keepdim=keepdim)
 
 
-@aten("amax")
-def amax(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """The greatest."""
-    return x.max(axes_of(dim), keepdim=keepdim)
-
-
-@aten("amin")
-def amin(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """The least."""
-    return x.min(axes_of(dim), keepdim=keepdim)
-
-
 @aten("max.dim")
 def max_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
     """The greatest along an axis, and where it stands first."""
@@ -56,30 +44,6 @@ def max_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
 def min_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
     """The least along an axis, and where it stands first."""
     return x.min(dim, keepdim=keepdim), x.argmin(dim, keepdim=keepdim)
-
-
-@aten("max")
-def max_all(x: Tensor) -> Any:
-    """The greatest of all."""
-    return x.max()
-
-
-@aten("min")
-def min_all(x: Tensor) -> Any:
-    """The least of all."""
-    return x.min()
-
-
-@aten("argmax")
-def argmax(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """Where the greatest stands first."""
-    return x.argmax(dim, keepdim=keepdim)
-
-
-@aten("argmin")
-def argmin(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """Where the least stands first."""
-    return x.argmin(dim, keepdim=keepdim)
 
 
 @aten("any", "any.dim", "any.dims")
@@ -125,13 +89,19 @@ def log_softmax(x: Tensor, dim: int, half_to_float: bool, *, out: Spec) -> Any:
     return x.cast(out.dtype).log_softmax(dim) if x.ndim else x.cast(out.dtype) * 0
 
 
-@aten("sort", "sort.stable")
-def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: Any = None) -> Any:
-    """Values in order, and where each came from; equal ones keep their order."""
-    return x.sort(dim, descending)
-
-
-@aten("topk")
-def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    """The k greatest or least, in order, and where they stand."""
-    return x.topk(k, dim, largest)
+expressions(
+    {
+        "amax": lambda x, dim=None, keepdim=False: x.max(axes_of(dim), keepdim=keepdim),
+        "amin": lambda x, dim=None, keepdim=False: x.min(axes_of(dim), keepdim=keepdim),
+        "max": lambda x: x.max(),
+        "min": lambda x: x.min(),
+        # Where the greatest or least stands first.
+        "argmax": lambda x, dim=None, keepdim=False: x.argmax(dim, keepdim=keepdim),
+        "argmin": lambda x, dim=None, keepdim=False: x.argmin(dim, keepdim=keepdim),
+        # Equal ones keep their order.
+        "sort sort.stable": lambda x, dim=-1, descending=False, *, stable=None: x.sort(
+            dim, descending
+        ),
+        "topk": lambda x, k, dim=-1, largest=True, sorted=True: x.topk(k, dim, largest),
+    },
+)

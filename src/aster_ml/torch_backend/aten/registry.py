@@ -1,4 +1,4 @@
-"""The table of operators of PyTorch (ATen): which function of tensors computes which of them.
+"""Registers operators of PyTorch (ATen): which function of tensors computes which of them.
 
 A function takes what the operator's schema says, dtypes as Aster has them; arguments that say where
 and how a result is laid out are left out. What the operators compute stands in the modules of this
@@ -7,7 +7,7 @@ folder; graphs of them are run in `torch_backend/graph`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -47,3 +47,9 @@ def aten(*names: str, **options: Any) -> Callable[[F], F]:
         return function
 
     return register
+
+
+def expressions(rows: Mapping[str, Callable[..., Any]], **options: Any) -> None:
+    """Adds operators that are one expression each, by their names; `options` are those of Row."""
+    for names, function in rows.items():
+        aten(*names.split(), **options)(function)

@@ -1,4 +1,4 @@
-"""Operators that move elements: views, joins, pads, and tensors made of numbers."""
+"""Computes operators that move elements: views, joins, pads, and tensors made of numbers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,8 @@ import math
 from typing import Any
 
 from aster_ml import Tensor
-from aster_ml.torch_backend.aten.registry import DEVICE, aten
+from aster_ml.torch_backend.aten.registry import DEVICE, aten, expressions
 from aster_ml.torch_backend.types import Spec
-
-
-@aten("view", "_unsafe_view", "reshape", "view_copy")
-def view(x: Tensor, size: Any) -> Any:
-    """x in another shape."""
-    return x.reshape(tuple(size))
 
 
 @aten("view.dtype", refuses=lambda node: other_width(node), wants_out=True)
@@ -40,24 +34,6 @@ def expand(x: Tensor, size: Any, implicit: bool = False) -> Any:
 def permute(x: Tensor, dims: Any) -> Any:
     """The axes in another order."""
     return x.permute(tuple([d % x.ndim for d in dims])) if x.ndim else x
-
-
-@aten("transpose.int")
-def transpose(x: Tensor, one: int, two: int) -> Any:
-    """Two axes exchanged."""
-    return x.transpose(one, two) if x.ndim else x
-
-
-@aten("t")
-def t(x: Tensor) -> Any:
-    """A matrix with rows and columns exchanged."""
-    return x.transpose(0, 1) if x.ndim == 2 else x
-
-
-@aten("unsqueeze")
-def unsqueeze(x: Tensor, dim: int) -> Any:
-    """A new axis of one element."""
-    return x.unsqueeze(dim)
 
 
 @aten("squeeze", "squeeze.dim", "squeeze.dims")
@@ -125,24 +101,6 @@ def select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Any:
     return slice_scatter(x, source.unsqueeze(axis), axis, place, place + 1)
 
 
-@aten("split_with_sizes")
-def split_with_sizes(x: Tensor, sizes: Any, dim: int = 0) -> Any:
-    """Parts of these sizes."""
-    return x.split(list(sizes), dim)
-
-
-@aten("split.Tensor")
-def split(x: Tensor, size: int, dim: int = 0) -> Any:
-    """Parts of one size, the last what is left."""
-    return x.split(size, dim)
-
-
-@aten("unbind.int")
-def unbind(x: Tensor, dim: int = 0) -> Any:
-    """Each place of an axis."""
-    return [select(x, dim, i) for i in range(x.shape[dim])]
-
-
 @aten("cat", wants_out=True)
 def cat(tensors: Any, dim: int = 0, *, out: Spec) -> Any:
     """Tensors one after the other; those of one axis without elements do not count."""
@@ -157,46 +115,10 @@ def stack(tensors: Any, dim: int = 0, *, out: Spec) -> Any:
     return parts[0].stack(*parts[1:], dim=dim)
 
 
-@aten("flip")
-def flip(x: Tensor, dims: Any) -> Any:
-    """Axes reversed."""
-    return x.flip(tuple(dims)) if dims and x.ndim else x
-
-
 @aten("roll")
 def roll(x: Tensor, shifts: Any, dims: Any = ()) -> Any:
     """Elements moved on along axes, round the end."""
     return x.roll(tuple(shifts), tuple(dims)) if dims else x.roll(shifts[0])
-
-
-@aten("repeat")
-def repeat(x: Tensor, repeats: Any) -> Any:
-    """x several times along its axes."""
-    return x.repeat(tuple(repeats))
-
-
-@aten("diagonal")
-def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    """The diagonal over two axes, as the last one."""
-    return x.diagonal(offset, dim1, dim2)
-
-
-@aten("tril")
-def tril(x: Tensor, diagonal: int = 0) -> Any:
-    """Zeros above a diagonal."""
-    return x.tril(diagonal)
-
-
-@aten("triu")
-def triu(x: Tensor, diagonal: int = 0) -> Any:
-    """Zeros below a diagonal."""
-    return x.triu(diagonal)
-
-
-@aten("constant_pad_nd")
-def constant_pad(x: Tensor, pad: Any, value: float = 0) -> Any:
-    """x with a number around it, or with less of it."""
-    return x.pad(tuple(pad), value=value)
 
 
 @aten("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
@@ -241,52 +163,10 @@ def full_like(x: Tensor, value: Any, *, out: Spec, dtype: Any = None) -> Any:
     return Tensor.full(x.shape, value, dtype=out.dtype, device=DEVICE)
 
 
-@aten("zeros_like", "empty_like", wants_out=True)
-def zeros_like(x: Tensor, *, out: Spec, dtype: Any = None) -> Any:
-    """Zeros in the shape of x."""
-    return full_like(x, 0, out=out)
-
-
-@aten("ones_like", wants_out=True)
-def ones_like(x: Tensor, *, out: Spec, dtype: Any = None) -> Any:
-    """Ones in the shape of x."""
-    return full_like(x, 1, out=out)
-
-
-@aten("zeros", "empty.memory_format", wants_out=True)
-def zeros(size: Any, *, out: Spec, dtype: Any = None) -> Any:
-    """Zeros."""
-    return full(size, 0, out=out)
-
-
-@aten("ones", wants_out=True)
-def ones(size: Any, *, out: Spec, dtype: Any = None) -> Any:
-    """Ones."""
-    return full(size, 1, out=out)
-
-
 @aten("empty_strided", wants_out=True)
 def empty_strided(size: Any, stride: Any, *, out: Spec, dtype: Any = None) -> Any:
     """Zeros; where they lie is decided for results alone."""
     return full(size, 0, out=out)
-
-
-@aten("scalar_tensor", wants_out=True)
-def scalar_tensor(value: Any, *, out: Spec, dtype: Any = None) -> Any:
-    """One number."""
-    return full((), value, out=out)
-
-
-@aten("fill.Scalar", wants_out=True)
-def fill(x: Tensor, value: Any, *, out: Spec) -> Any:
-    """One number in the shape of x."""
-    return full_like(x, value, out=out)
-
-
-@aten("fill.Tensor", wants_out=True)
-def fill_tensor(x: Tensor, value: Tensor, *, out: Spec) -> Any:
-    """The number of a tensor in the shape of x."""
-    return value.cast(out.dtype).expand(x.shape)
 
 
 @aten("arange.start_step", wants_out=True)
@@ -295,3 +175,35 @@ def arange(start: Any, end: Any, step: Any = 1, *, out: Spec, dtype: Any = None)
     count = max(0, math.ceil((end - start) / step))
     place = Tensor.arange(count, dtype="int64" if out.dtype.kind != "float" else out.dtype)
     return (place.to(DEVICE) * step + start).cast(out.dtype)
+
+
+expressions(
+    {
+        "view _unsafe_view reshape view_copy": lambda x, size: x.reshape(tuple(size)),
+        "transpose.int": lambda x, one, two: x.transpose(one, two) if x.ndim else x,
+        "t": lambda x: x.transpose(0, 1) if x.ndim == 2 else x,
+        "unsqueeze": lambda x, dim: x.unsqueeze(dim),
+        "split_with_sizes": lambda x, sizes, dim=0: x.split(list(sizes), dim),
+        "split.Tensor": lambda x, size, dim=0: x.split(size, dim),
+        "unbind.int": lambda x, dim=0: [select(x, dim, i) for i in range(x.shape[dim])],
+        "flip": lambda x, dims: x.flip(tuple(dims)) if dims and x.ndim else x,
+        "repeat": lambda x, repeats: x.repeat(tuple(repeats)),
+        "diagonal": lambda x, offset=0, dim1=0, dim2=1: x.diagonal(offset, dim1, dim2),
+        "tril": lambda x, diagonal=0: x.tril(diagonal),
+        "triu": lambda x, diagonal=0: x.triu(diagonal),
+        "constant_pad_nd": lambda x, pad, value=0: x.pad(tuple(pad), value=value),
+    },
+)
+
+expressions(
+    {
+        "zeros_like empty_like": lambda x, *, out, dtype=None: full_like(x, 0, out=out),
+        "ones_like": lambda x, *, out, dtype=None: full_like(x, 1, out=out),
+        "zeros empty.memory_format": lambda size, *, out, dtype=None: full(size, 0, out=out),
+        "ones": lambda size, *, out, dtype=None: full(size, 1, out=out),
+        "scalar_tensor": lambda value, *, out, dtype=None: full((), value, out=out),
+        "fill.Scalar": lambda x, value, *, out: full_like(x, value, out=out),
+        "fill.Tensor": lambda x, value, *, out: value.cast(out.dtype).expand(x.shape),
+    },
+    wants_out=True,
+)

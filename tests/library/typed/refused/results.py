@@ -9,4 +9,6 @@ x.qr().sum()  # mypy: attr-defined  # pyright: reportAttributeAccessIssue
 x.grad.tolist()  # mypy: union-attr  # pyright: reportOptionalMemberAccess
 text: str = nn.Linear(1, 1)(x)  # mypy: assignment  # pyright: reportAssignmentType
 nn.Linear("1", 1)  # mypy: arg-type  # pyright: reportArgumentType
+x.max_pool2d(1, return_indices=True).sum()  # mypy: attr-defined  # pyright: reportAttributeAccessIssue
+total = Tensor.einsum("i->", x)  # mypy: assignment  # pyright: reportAssignmentType
 x.shape = (1,)  # mypy: misc  # pyright: reportAttributeAccessIssue

@@ -1,23 +1,16 @@
-"""Functions of ours in CUDA C++, by name: those of `gpu_texts`, and those that are CUDA's alone.
+//! Functions of Aster in CUDA C++: memory, MAX, narrow floats.
+//!
+//! Inline PTX, which only a device runs, stands behind `#ifndef ASTER_ON_CPU`.
 
-Data alone. Bodies with inline PTX, which only a device runs, stand behind `#ifndef ASTER_ON_CPU`.
-"""
-
-from __future__ import annotations
-
-from aster_ml.renderer import gpu_texts
-from aster_ml.renderer.cuda import copy_texts as cuda_copy_texts
-from aster_ml.renderer.cuda.wgmma import WGMMA_NEEDS, WGMMA_TEXTS
-
-AS = """\
+//: aster_as
 template <class U, class T> FN U aster_as(T x) {
   U y;
   memcpy(&y, &x, sizeof(U));
   return y;
-}"""
+}
 
-# Pieces of so many bytes, in turn.
-LOAD = """\
+//: aster_load needs aster_vec
+//! Pieces of A bytes, in turn.
 template <int A> struct aster_piece;
 template <> struct aster_piece<16> { typedef uint4 type; };
 template <> struct aster_piece<8> { typedef uint2 type; };
@@ -33,9 +26,9 @@ template <class V, int A> FN V aster_load(const typename V::element *p) {
   V v;
   memcpy(&v, all, sizeof(V));
   return v;
-}"""
+}
 
-LOAD_ANY = """\
+//: aster_load_any needs aster_load
 // Neighbours A bytes or a multiple of them behind the first element of a buffer.
 template <class V, int A> FN V aster_load_any(const typename V::element *p) {
 #if !ASTER_ALIGNED
@@ -45,18 +38,18 @@ template <class V, int A> FN V aster_load_any(const typename V::element *p) {
   }
 #endif
   return aster_load<V, A>(p);
-}"""
+}
 
-STORE = """\
+//: aster_store needs aster_load
 template <int A, class T, int N> FN void aster_store(T *p, aster_vec<T, N> v) {
   typedef typename aster_piece<A>::type piece;
   piece all[sizeof(v) / A];
   memcpy(all, &v, sizeof(v));
 #pragma unroll
   for (int i = 0; i < (int)sizeof(v) / A; i++) ((piece *)p)[i] = all[i];
-}"""
+}
 
-STORE_ANY = """\
+//: aster_store_any needs aster_store
 template <int A, class T, int N> FN void aster_store_any(T *p, aster_vec<T, N> v) {
 #if !ASTER_ALIGNED
   if ((unsigned long long)p % A) {
@@ -66,9 +59,9 @@ template <int A, class T, int N> FN void aster_store_any(T *p, aster_vec<T, N> v
   }
 #endif
   aster_store<A>(p, v);
-}"""
+}
 
-MAX = """\
+//: aster_max needs aster_as
 #ifndef ASTER_ON_CPU
 FN float aster_max(float a, float b) {
 #if __CUDA_ARCH__ >= 800
@@ -84,10 +77,22 @@ FN float aster_max(float a, float b) {
 FN double aster_max(double a, double b) {
   return a != a ? a : b != b ? b : a == b ? aster_as<double>(
       aster_as<long long>(a) & aster_as<long long>(b)) : a > b ? a : b;
-}"""
+}
 
-# A value of the thread whose number in the warp differs in these bits; in words of 32 bits.
-EXCHANGE = """\
+//: aster_power
+//! The instruction alone: 2 to the power of numbers below -126 is 0.
+FN float aster_power(float x) {
+#ifdef ASTER_ON_CPU
+  return x < -126 ? 0 : exp2f(x);
+#else
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+//: aster_exchange
+//! A value of the thread whose number in the warp differs in these bits; in words of 32 bits.
 template <class T> FN T aster_exchange(T x, int by) {
   enum { WORDS = (sizeof(T) + 3) / 4 };
   unsigned int words[WORDS] = {};
@@ -97,10 +102,10 @@ template <class T> FN T aster_exchange(T x, int by) {
   T y;
   memcpy(&y, words, sizeof(T));
   return y;
-}"""
+}
 
-# Rounded to odd, so that what is rounded again is as if it was rounded once.
-ODD = """\
+//: aster_odd
+//! Rounded to odd, so that a second rounding gives what one rounding would.
 FN float aster_odd(float x) { return x; }
 FN float aster_odd(double x) {
   float near = (float)x;
@@ -124,9 +129,14 @@ FN float aster_odd(short x) { return (float)x; }
 FN float aster_odd(unsigned short x) { return (float)x; }
 FN float aster_odd(signed char x) { return (float)x; }
 FN float aster_odd(unsigned char x) { return (float)x; }
-FN float aster_odd(bool x) { return x ? 1.0f : 0.0f; }"""
+FN float aster_odd(bool x) { return x ? 1.0f : 0.0f; }
 
-HALF_CODES = """\
+//: aster_shared
+#ifndef ASTER_ON_CPU
+extern __shared__ __align__(1024) unsigned char aster_shared[];
+#endif
+
+//: aster_half_codes
 #ifndef ASTER_ON_CPU
 FN float aster_half_widen(unsigned short x) {
   float y;
@@ -158,9 +168,9 @@ FN unsigned short aster_half_muladd(unsigned short a, unsigned short b, unsigned
   asm("fma.rn.f16 %0, %1, %2, %3;" : "=h"(y) : "h"(a), "h"(b), "h"(c));
   return y;
 }
-#endif"""
+#endif
 
-BFLOAT_CODES = """\
+//: aster_bfloat_codes needs aster_odd
 FN float aster_bfloat_widen(unsigned short x) {
   return __int_as_float((int)((unsigned int)x << 16));
 }
@@ -193,16 +203,17 @@ FN unsigned short aster_bfloat_muladd(unsigned short a, unsigned short b, unsign
   double exact = (double)aster_bfloat_widen(a) * (double)aster_bfloat_widen(b);
   return aster_bfloat_narrow(aster_odd(exact + (double)aster_bfloat_widen(c)));
 #endif
-}"""
+}
 
-# A float of 16 bits: sums and products are rounded once, the rest goes by way of float.
-NARROW = """\
+//: aster_half needs aster_odd aster_half_codes; NAME = aster_half
+//: aster_bfloat needs aster_bfloat_codes; NAME = aster_bfloat
+//! A float of 16 bits: sums and products are rounded once, the rest is computed as float.
 struct NAME {
   unsigned short code;
   NAME() = default;
-  template <class T> FM explicit NAME(T x) : code(NAME_narrow(aster_odd(x))) {}
-  FM operator float() const { return NAME_widen(code); }
-  static FM NAME of(unsigned short code) { NAME x; x.code = code; return x; }
+  template <class T> __device__ __forceinline__ explicit NAME(T x) : code(NAME_narrow(aster_odd(x))) {}
+  __device__ __forceinline__ operator float() const { return NAME_widen(code); }
+  static __device__ __forceinline__ NAME of(unsigned short code) { NAME x; x.code = code; return x; }
 };
 FN NAME operator+(NAME a, NAME b) { return NAME::of(NAME_add(a.code, b.code)); }
 FN NAME operator-(NAME a) { return NAME::of(a.code ^ 0x8000); }
@@ -210,70 +221,9 @@ FN NAME operator-(NAME a, NAME b) { return a + -b; }
 FN NAME operator*(NAME a, NAME b) { return NAME::of(NAME_mul(a.code, b.code)); }
 FN NAME operator/(NAME a, NAME b) { return (NAME)((float)a / (float)b); }
 FN void operator+=(NAME &a, NAME b) { a = a + b; }
-FN void operator*=(NAME &a, NAME b) { a = a * b; }"""
+FN void operator*=(NAME &a, NAME b) { a = a * b; }
 
-FMA = """\
+//: NAME_fma needs NAME; NAME = aster_half | aster_bfloat
 FN NAME NAME_fma(NAME a, NAME b, NAME c) {
   return NAME::of(NAME_muladd(a.code, b.code, c.code));
-}"""
-
-# The instruction alone: 2 to the power of numbers below -126 is 0.
-POWER = """\
-FN float aster_power(float x) {
-#ifdef ASTER_ON_CPU
-  return x < -126 ? 0 : exp2f(x);
-#else
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#endif
-}"""
-
-SHARED = """\
-#ifndef ASTER_ON_CPU
-extern __shared__ __align__(1024) unsigned char aster_shared[];
-#endif"""
-
-
-def named(text: str, name: str) -> str:
-    """The text of a narrow float of this name."""
-    return text.replace("NAME", name).replace("FM", "__device__ __forceinline__")
-
-
-OWN = {
-    **cuda_copy_texts.TEXTS,
-    "aster_as": AS,
-    "aster_load": LOAD,
-    "aster_load_any": LOAD_ANY,
-    "aster_store": STORE,
-    "aster_store_any": STORE_ANY,
-    "aster_max": MAX,
-    "aster_power": POWER,
-    "aster_exchange": EXCHANGE,
-    "aster_odd": ODD,
-    "aster_shared": SHARED,
-    "aster_half_codes": HALF_CODES,
-    "aster_bfloat_codes": BFLOAT_CODES,
-}
-for _name in ("aster_half", "aster_bfloat"):
-    OWN[_name] = named(NARROW, _name)
-    OWN[f"{_name}_fma"] = named(FMA, _name)
-
-TEXTS = gpu_texts.texts_for(
-    {**gpu_texts.COMMON, **OWN, **WGMMA_TEXTS}, "static __device__ __forceinline__", ""
-)
-NEEDS: dict[str, tuple[str, ...]] = {
-    **gpu_texts.NEEDS,
-    **cuda_copy_texts.NEEDS,
-    **WGMMA_NEEDS,
-    "aster_max": ("aster_as",),
-    "aster_load": ("aster_vec",),
-    "aster_load_any": ("aster_load",),
-    "aster_store": ("aster_load",),
-    "aster_store_any": ("aster_store",),
-    "aster_half": ("aster_odd", "aster_half_codes"),
-    "aster_half_fma": ("aster_half",),
-    "aster_bfloat_codes": ("aster_odd",),
-    "aster_bfloat": ("aster_bfloat_codes",),
-    "aster_bfloat_fma": ("aster_bfloat",),
 }

@@ -1,0 +1,12 @@
+uint32_t b;
+  memcpy(&b, &x, sizeof b);
+  uint16_t s = (uint16_t)(b >> 16 & 0x8000);
+  b &= 0x7fffffff;
+  if (b > 0x7f800000u) return s | 0x7e00;
+  if (b >= 0x477ff000u) return s | 0x7c00;
+  if (b >= 0x38800000u) return s | (uint16_t)((b - 0x37fff001u + (b >> 13 & 1)) >> 13);
+  float y;
+  memcpy(&y, &b, sizeof y);
+  y += 0.5f;
+  memcpy(&b, &y, sizeof b);
+  return s | (uint16_t)(b - 0x3f000000u);
