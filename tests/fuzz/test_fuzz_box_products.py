@@ -73,7 +73,7 @@ def check(seed: int) -> str | None:
         clusters = in_clusters(rng, opts, (n, m), len(batch)) if few and not across else ()
         if clusters:
             linear, opts = lower(ast, card, clusters)
-        if any(u.op is Ops.BOX for u in linear.uops) and all(o.how != "out" for o in opts):
+        if any(u.op is Ops.TMA_LOAD for u in linear.uops) and all(o.how != "out" for o in opts):
             linear, opts = leaving(ast, card, (linear, opts), few)
     verify_linear(linear)
     out = np.full((*batch, *((m, n) if across else (n, m))), np.nan, stored)
@@ -81,8 +81,8 @@ def check(seed: int) -> str | None:
     wanted = after(views[0].astype(np.float32) @ views[1].astype(np.float32)).astype(stored)
     wanted = wanted.swapaxes(-2, -1) if across else wanted
     CLUSTERS.extend([o.arg for o in opts if o.kind == "BLOCKS cluster"])
-    BOXES.append(any(u.op is Ops.BOX for u in linear.uops))
-    STORED.append(any(u.op is Ops.STORE_BOX for u in linear.uops))
+    BOXES.append(any(u.op is Ops.TMA_LOAD for u in linear.uops))
+    STORED.append(any(u.op is Ops.TMA_STORE for u in linear.uops))
     if np.array_equal(out, wanted):
         return None
     turns = f"turned {turned} and {across}, from {start}"

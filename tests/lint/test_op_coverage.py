@@ -36,15 +36,15 @@ NO_RULE = {Ops.THREEFRY}
 # These are no values, so they have no shape.
 NO_SHAPE = {
     Ops.DEVICE, Ops.STORE, Ops.PREFETCH, Ops.END, Ops.BARRIER, Ops.SINK, Ops.COMMIT, Ops.WAIT,
-    Ops.BOX, Ops.SETTLE, Ops.ROLE, Ops.ACQUIRE, Ops.RELEASE, Ops.STORE_BOX, Ops.FENCE, Ops.DRAIN,
-    Ops.STMATRIX,
+    Ops.TMA_LOAD, Ops.MMA_WAIT, Ops.WARP_ROLE, Ops.ACQUIRE, Ops.RELEASE, Ops.TMA_STORE, Ops.FENCE,
+    Ops.TMA_STORE_WAIT, Ops.STMATRIX,
 }  # fmt: skip
 # These come after the tensor stage, and a gradient is taken there.
 LATER = {
     Ops.RANGE, Ops.DEFINE_LOCAL, Ops.DEFINE_REG, Ops.STAGE, Ops.LOAD, Ops.PREFETCH, Ops.ACCUMULATE,
     Ops.END, Ops.BARRIER, Ops.SINK, Ops.SHUFFLE, Ops.MMA, Ops.COMMIT, Ops.WAIT,
-    Ops.BOX, Ops.SETTLE, Ops.ROLE, Ops.ACQUIRE, Ops.RELEASE, Ops.LDMATRIX, Ops.STMATRIX,
-    Ops.STORE_BOX, Ops.FENCE, Ops.DRAIN,
+    Ops.TMA_LOAD, Ops.MMA_WAIT, Ops.WARP_ROLE, Ops.ACQUIRE, Ops.RELEASE, Ops.LDMATRIX, Ops.STMATRIX,
+    Ops.TMA_STORE, Ops.FENCE, Ops.TMA_STORE_WAIT,
 }  # fmt: skip
 
 

@@ -56,12 +56,12 @@ from aster_ml.watch import WATCHERS
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 (
-    ACCUMULATE, ADD, PREFETCH, BARRIER, BOX, COMMIT, CONST, DEFINE_REG, DOT, END, LDMATRIX, LOAD,
-    MAX, MMA, MUL, RANGE, REDUCE, SHUFFLE, STMATRIX, STORE, STORE_BOX, WAIT, WHERE,
+    ACCUMULATE, ADD, PREFETCH, BARRIER, TMA_LOAD, COMMIT, CONST, DEFINE_REG, DOT, END, LDMATRIX,
+    LOAD, MAX, MMA, MUL, RANGE, REDUCE, SHUFFLE, STMATRIX, STORE, TMA_STORE, WAIT, WHERE,
 ) = (
-    Ops.ACCUMULATE, Ops.ADD, Ops.PREFETCH, Ops.BARRIER, Ops.BOX, Ops.COMMIT, Ops.CONST,
+    Ops.ACCUMULATE, Ops.ADD, Ops.PREFETCH, Ops.BARRIER, Ops.TMA_LOAD, Ops.COMMIT, Ops.CONST,
     Ops.DEFINE_REG, Ops.DOT, Ops.END, Ops.LDMATRIX, Ops.LOAD, Ops.MAX, Ops.MMA, Ops.MUL, Ops.RANGE,
-    Ops.REDUCE, Ops.SHUFFLE, Ops.STMATRIX, Ops.STORE, Ops.STORE_BOX, Ops.WAIT, Ops.WHERE,
+    Ops.REDUCE, Ops.SHUFFLE, Ops.STMATRIX, Ops.STORE, Ops.TMA_STORE, Ops.WAIT, Ops.WHERE,
 )  # fmt: skip
 # What names a stage of local memory.
 OF_STAGES = frozenset({Ops.COMMIT, Ops.WAIT, Ops.ACQUIRE, Ops.RELEASE})
@@ -235,7 +235,7 @@ class KernelWriter(AccessWriter):
             c.inputs = [self.read(c, u.src[0]), self.read(c, u.src[1], reg.width)]
         elif op is SHUFFLE:
             c.inputs = [self.read(c, u.src[0])]
-        elif op is BOX or op is STORE_BOX:
+        elif op is TMA_LOAD or op is TMA_STORE:
             self.classify_access(c)
             c.inputs += [self.read(c, s) for s in u.src[2:]]
         elif op is STMATRIX:
@@ -582,13 +582,13 @@ class KernelWriter(AccessWriter):
         return self.address(c, base, offset)
 
     def write_box(self, c: Cell) -> None:
-        """BOX: what is copied, where to, and the place of the box in its tensor."""
+        """TMA_LOAD: what is copied, where to, and the place of the box in its tensor."""
         base, offset, _ = self.operands_of_access(c, 0)
         places = [self.text(self.need(d, 0), d.dtype, 1) for d, _ in c.inputs[-len(c.u.src) + 2 :]]
         self.copy_box(c.u, self.address(c, base, offset), places[: len(c.u.arg.sizes)])
 
     def write_store_box(self, c: Cell) -> None:
-        """STORE_BOX: what is copied, where from, and the place of the box in its tensor."""
+        """TMA_STORE: what is copied, where from, and the place of the box in its tensor."""
         base, offset, _ = self.operands_of_access(c, 0)
         places = [self.text(self.need(d, 0), d.dtype, 1) for d, _ in c.inputs[-len(c.u.src) + 2 :]]
         self.store_box(c.u, self.address(c, base, offset), places)
@@ -609,11 +609,11 @@ class KernelWriter(AccessWriter):
             self.store_matrices(found, self.address(c, base, offset), c.u.arg.transposed)
 
     def write_settle(self, c: Cell) -> None:
-        """SETTLE: how many products may be left."""
+        """MMA_WAIT: how many products may be left."""
         self.settle(c.u.arg)
 
     def write_role(self, c: Cell) -> None:
-        """ROLE: how many more work-items one of which does what follows, and their registers.
+        """WARP_ROLE: how many more work-items one of which does what follows, and their registers.
 
         What is computed before stands where all roles see it, and what a role has, others do not.
         """
@@ -656,13 +656,13 @@ STEPS: dict[Ops, Callable[[KernelWriter, Cell], None]] = {
     Ops.PREFETCH: KernelWriter.write_asks,
     Ops.COMMIT: KernelWriter.write_commit,
     Ops.WAIT: KernelWriter.write_wait,
-    Ops.BOX: KernelWriter.write_box,
-    Ops.STORE_BOX: KernelWriter.write_store_box,
+    Ops.TMA_LOAD: KernelWriter.write_box,
+    Ops.TMA_STORE: KernelWriter.write_store_box,
     Ops.STMATRIX: KernelWriter.write_stored_matrices,
     Ops.FENCE: lambda w, c: w.fence(),
-    Ops.DRAIN: lambda w, c: w.drain(),
-    Ops.SETTLE: KernelWriter.write_settle,
-    Ops.ROLE: KernelWriter.write_role,
+    Ops.TMA_STORE_WAIT: lambda w, c: w.drain(),
+    Ops.MMA_WAIT: KernelWriter.write_settle,
+    Ops.WARP_ROLE: KernelWriter.write_role,
     Ops.ACQUIRE: KernelWriter.write_acquire,
     Ops.RELEASE: KernelWriter.write_release,
 }

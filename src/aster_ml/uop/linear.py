@@ -20,12 +20,12 @@ Reading rules of the list (the specification of the linear stage):
 - A STORE of a LOAD that comes `later` may be done at any time until a `WAIT(n)` behind it that has
   no more than n COMMITs between; until then nobody reads what it writes to, and no other work-item
   before a BARRIER behind that. To do it at once is right, too.
-- A `BOX` is begun by a block, as one copy that comes later, and a MMA of operands in local memory
-  is an ACCUMULATE that comes later: what it reads stays as it is, and nobody reads the accumulator,
-  until a `SETTLE(n)` behind it that has no more than n of them between.
-- A `STORE_BOX` is begun by a block, as one copy of local memory that comes later. What it copies is
-  as it was there where each work-item has a `FENCE` behind its stores, and a BARRIER behind that.
-  It stays as it is until a BARRIER behind a `DRAIN`, and no list ends before a DRAIN.
+- A block issues a `TMA_LOAD` once, as an asynchronous copy. An ACCUMULATE of an MMA whose operands
+  are in local memory is asynchronous, too: its operands stay unchanged and its accumulator unread
+  until an `MMA_WAIT(n)` with at most n of them in between.
+- A block issues a `TMA_STORE` once, as an asynchronous copy of local memory. It copies what
+  work-items stored before their `FENCE` and the BARRIER after that. This memory stays unchanged
+  until a BARRIER after a `TMA_STORE_WAIT`; each list waits for its last TMA_STORE.
 - `SHUFFLE(value)` is what `value` is for another work-item of the warp. All of a warp run it
   together, as they do MMA, which is a product of matrices that each has a part of: its instances
   over its own lanes are made of all instances of its operands over theirs, and no other lanes of it

@@ -136,16 +136,16 @@ class Ops(IntEnum):
     # control
     END = auto()
     BARRIER = auto()
-    BOX = auto()
+    TMA_LOAD = auto()
     COMMIT = auto()
     WAIT = auto()
-    SETTLE = auto()
-    ROLE = auto()
+    MMA_WAIT = auto()
+    WARP_ROLE = auto()
     ACQUIRE = auto()
     RELEASE = auto()
-    STORE_BOX = auto()
+    TMA_STORE = auto()
     FENCE = auto()
-    DRAIN = auto()
+    TMA_STORE_WAIT = auto()
     SINK = auto()
     # warps
     SHUFFLE = auto()
@@ -293,11 +293,11 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.BARRIER: OpInfo(
         Group.CONTROL, "All work-items of a block have done src before any goes on."
     ),
-    Ops.BOX: OpInfo(
+    Ops.TMA_LOAD: OpInfo(
         Group.CONTROL,
         "A box of the tensor in src[1], a PARAM, is copied to local memory from src[0], an INDEX, "
         "on; behind them its place in each dimension, and a gate. A block begins it once; what is "
-        "outside of the tensor is 0 (BoxArg, `target/tensor_maps`).",
+        "outside of the tensor is 0 (TmaArg, `target/tensor_maps`).",
     ),
     Ops.COMMIT: OpInfo(
         Group.CONTROL,
@@ -310,15 +310,15 @@ OP_TABLE: dict[Ops, OpInfo] = {
         "All groups of stores but the last arg ones are done. Where copies end at barriers in "
         "memory, src[0] is the stage waited for, and src[1] how often it was filled before.",
     ),
-    Ops.SETTLE: OpInfo(
+    Ops.MMA_WAIT: OpInfo(
         Group.CONTROL,
         "Products of operands in local memory are in their accumulators, but those of the last arg "
         "ACCUMULATEs.",
     ),
-    Ops.ROLE: OpInfo(
+    Ops.WARP_ROLE: OpInfo(
         Group.CONTROL,
         "What follows is done by one of so many more work-items than have a LOCAL number, and the "
-        "others do nothing; with 0, by those that have one (RoleArg).",
+        "others do nothing; with 0, by those that have one (WarpRoleArg).",
     ),
     Ops.ACQUIRE: OpInfo(
         Group.CONTROL,
@@ -334,18 +334,18 @@ OP_TABLE: dict[Ops, OpInfo] = {
         "What src[0] is for the work-item whose number differs in the bits of arg; all work-items "
         "of a warp run it together.",
     ),
-    Ops.STORE_BOX: OpInfo(
+    Ops.TMA_STORE: OpInfo(
         Group.CONTROL,
         "A box of local memory from src[0], an INDEX, on is copied to the tensor in src[1], a "
         "PARAM; behind them its place in each dimension, and a gate. A block begins it once, and "
-        "it comes later; what is outside of the tensor is left out (BoxArg).",
+        "it comes later; what is outside of the tensor is left out (TmaArg).",
     ),
     Ops.FENCE: OpInfo(
         Group.CONTROL,
         "What a work-item has stored in local memory is there for boxes that are stored behind a "
         "BARRIER behind it.",
     ),
-    Ops.DRAIN: OpInfo(
+    Ops.TMA_STORE_WAIT: OpInfo(
         Group.CONTROL,
         "All boxes stored so far have been read from local memory; behind a BARRIER behind it, "
         "that may change.",
@@ -473,8 +473,8 @@ class MmaArg(NamedTuple):
     majors: str = ""
 
 
-class BoxArg(NamedTuple):
-    """Of BOX and STORE_BOX: the tensor, in elements of the argument, and the box.
+class TmaArg(NamedTuple):
+    """Of TMA_LOAD and TMA_STORE: the tensor, in elements of the argument, and the box.
 
     As `target/tensor_maps` has them.
 
@@ -489,8 +489,8 @@ class BoxArg(NamedTuple):
     blocks: int = 1
 
 
-class RoleArg(NamedTuple):
-    """Of ROLE: how many work-items more than have a LOCAL number do what follows, or 0.
+class WarpRoleArg(NamedTuple):
+    """Of WARP_ROLE: how many work-items more than have a LOCAL number do what follows, or 0.
 
     Each has so many registers from then on, where that is not 0.
     """

@@ -56,7 +56,7 @@ def product(
     with Context(ALLOW_TF32=1):
         ast = kernel_of(x.matmul(y, dtype=dtypes.float32))
         linear, _ = lower(ast, CARD, parse_opts(opts))
-    assert any(u.op is Ops.BOX for u in linear.uops)
+    assert any(u.op is Ops.TMA_LOAD for u in linear.uops)
     a, b = (v.astype(np.float32) for v in arrays)
     wanted = (a.T if "a" in turned else a) @ (b.T if "b" in turned else b)
     out = np.full(n * m, np.nan, np.float32)
@@ -79,7 +79,7 @@ def test_operands_lie_either_way(turned: str) -> None:
 )
 def test_stages_are_filled_in_turn(stages: int, way: str) -> None:
     linear, arrays, wanted = product(opts_of("m64n64k16_bfloat16", stages, way), dtypes.bfloat16)
-    assert any(u.op is Ops.ROLE for u in linear.uops) is (way == "producer")
+    assert any(u.op is Ops.WARP_ROLE for u in linear.uops) is (way == "producer")
     assert is_right(linear, arrays, wanted)
 
 
@@ -96,7 +96,7 @@ def test_blocks_of_a_cluster_copy_for_one_another(rows: int) -> None:
     opts = CLUSTER.format(NUMBERS["m64n64k16_float16"], "r0")
     linear, arrays, wanted = product(opts, sizes=(rows, 192, 64))
     assert linear.global_size == (2, (rows + 127) // 128)
-    assert {u.arg.blocks for u in linear.uops if u.op is Ops.BOX} == {1, 2}
+    assert {u.arg.blocks for u in linear.uops if u.op is Ops.TMA_LOAD} == {1, 2}
     assert is_right(linear, arrays, wanted)
 
 
@@ -115,8 +115,8 @@ def test_a_part_that_nobody_copies_shows() -> None:
     """A box that is told to come to its own block alone."""
     opts = CLUSTER.format(NUMBERS["m64n64k16_float16"], "r0")
     linear, arrays, wanted = product(opts, sizes=(128, 128, 64))
-    left = next(u for u in linear.uops if u.op is Ops.BOX and u.arg.blocks == 1)
-    shared = next(u for u in linear.uops if u.op is Ops.BOX and u.arg.blocks == 2)
+    left = next(u for u in linear.uops if u.op is Ops.TMA_LOAD and u.arg.blocks == 1)
+    shared = next(u for u in linear.uops if u.op is Ops.TMA_LOAD and u.arg.blocks == 2)
     alone = UOp(shared.op, shared.dtype, shared.src, shared.arg._replace(blocks=1))
     both = UOp(left.op, left.dtype, left.src, left.arg._replace(blocks=2))
     for old, new in ((shared, alone), (left, both)):
@@ -129,7 +129,7 @@ def test_what_is_outside_of_a_tensor_is_zero() -> None:
     a, b = numbers(0, (n, k), dtypes.float16), numbers(1, (k, m), dtypes.float16)
     left, right = Tensor.empty(n, k, dtype="half"), Tensor.empty(k, m, dtype="half")
     linear, _ = lower(kernel_of(left.matmul(right, dtype=dtypes.float32)), CARD)
-    assert any(u.op is Ops.BOX for u in linear.uops)
+    assert any(u.op is Ops.TMA_LOAD for u in linear.uops)
     out = np.full(n * m, np.nan, np.float32)
     wanted = a.astype(np.float32) @ b.astype(np.float32)
     assert is_right(linear, [out, a.reshape(-1), b.reshape(-1)], wanted)
@@ -144,10 +144,10 @@ def without(linear: Linear, dropped: Callable[[UOp], bool]) -> Linear:
 MISSING: dict[str, tuple[str, Callable[[UOp], bool], str]] = {
     "the wait for a stage": ("copies", lambda u: u.op is Ops.WAIT, "no WAIT waits for"),
     "the last settling": (
-        "copies", lambda u: u.op is Ops.SETTLE and u.arg == 0, "no SETTLE waits for",
+        "copies", lambda u: u.op is Ops.MMA_WAIT and u.arg == 0, "no MMA_WAIT waits for",
     ),
     "settling before a stage is filled again": (
-        "copies", lambda u: u.op is Ops.SETTLE and u.arg == 1, "",
+        "copies", lambda u: u.op is Ops.MMA_WAIT and u.arg == 1, "",
     ),
     "acquiring a stage": ("producer", lambda u: u.op is Ops.ACQUIRE, "filled again"),
     "releasing a stage": ("producer", lambda u: u.op is Ops.RELEASE, "wait for what nobody does"),
@@ -177,7 +177,7 @@ def test_what_is_missing_gives_other_numbers(name: str) -> None:
 
 def test_an_accumulator_is_nan_until_its_product_settles() -> None:
     linear, arrays, _ = product(opts_of("m64n64k16_float16"))
-    settled = next(u for u in linear.uops if u.op is Ops.SETTLE and u.arg == 0)
+    settled = next(u for u in linear.uops if u.op is Ops.MMA_WAIT and u.arg == 0)
     stores = [u for u in linear.uops if u.op is Ops.STORE]
     uops = [u for u in linear.uops if u is not settled]
     uops.insert(uops.index(stores[-1]) + 1, settled)
@@ -187,7 +187,7 @@ def test_an_accumulator_is_nan_until_its_product_settles() -> None:
 
 def test_a_box_that_begins_between_rows_is_refused() -> None:
     linear, arrays, wanted = product(opts_of("m64n64k16_float16"))
-    box = next(u for u in linear.uops if u.op is Ops.BOX)
+    box = next(u for u in linear.uops if u.op is Ops.TMA_LOAD)
     at = box.src[0]
     other = UOp(at.op, at.dtype, (at.src[0], at.src[1], UOp.const(at.src[2].dtype, 64)), at.arg)
     moved = UOp(box.op, box.dtype, (other, *box.src[1:]), box.arg)

@@ -23,7 +23,7 @@ from aster_ml.uop.ops import AxisType, Ops, RangeArg, ScratchArg
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 AFTER, END, INDEX = Ops.AFTER, Ops.END, Ops.INDEX
 RANGE, REDUCE, STORE = Ops.RANGE, Ops.REDUCE, Ops.STORE
-STORES = frozenset({STORE, Ops.STORE_BOX})
+STORES = frozenset({STORE, Ops.TMA_STORE})
 # Read where they are used, so never listed.
 INLINE = frozenset({Ops.CONST, Ops.INDEX, Ops.END, Ops.SINK})
 FIRST = frozenset({Ops.PARAM, Ops.DEFINE_VAR, Ops.DEFINE_LOCAL})
@@ -398,8 +398,8 @@ def is_output(u: UOp) -> bool:
 
 
 def written_by(u: UOp) -> UOp:
-    """The memory that a STORE or a STORE_BOX writes to."""
-    return u.src[1] if u.op is Ops.STORE_BOX else memory_of(u)
+    """The memory that a STORE or a TMA_STORE writes to."""
+    return u.src[1] if u.op is Ops.TMA_STORE else memory_of(u)
 
 
 def loops_of(u: UOp) -> list[UOp]:

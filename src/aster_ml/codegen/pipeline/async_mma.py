@@ -1,7 +1,7 @@
 """Places asynchronous MMAs in a list: where sums begin, and a wait before each reader of a sum.
 
 Receives a kernel as a list, or a part of one; returns it with products that are added to what is
-there already, and with a SETTLE before each node that reads an accumulator that may be under way.
+there already, and with a MMA_WAIT before each node that reads an accumulator that may be under way.
 
 rewrite: reg = 0; reg += a @ b; x + reg -> reg = x; reg += a @ b
 why: sums of a loop stay in the registers in which tensor cores have them, and are added there
@@ -23,7 +23,7 @@ from aster_ml.uop.ops import Ops
 
 def settled(left: int) -> UOp:
     """Products on operands in local memory are done, but for some."""
-    return UOp(Ops.SETTLE, dtypes.void, (), left)
+    return UOp(Ops.MMA_WAIT, dtypes.void, (), left)
 
 
 def is_begun(u: UOp) -> bool:
@@ -58,7 +58,7 @@ def settle_where_read(uops: Iterable[UOp]) -> list[UOp]:
     under_way: list[UOp] = []
     listed: list[UOp] = []
     for u in uops:
-        if u.op is Ops.SETTLE:
+        if u.op is Ops.MMA_WAIT:
             under_way = under_way[len(under_way) - u.arg :] if u.arg else []
         elif is_begun(u):
             under_way = [*under_way, u.src[0]]

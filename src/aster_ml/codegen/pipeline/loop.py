@@ -19,8 +19,8 @@ rewrite, of two stages: for k: barrier; fill(k); barrier; use
 when: they do not: what is loaded waits in registers
 
 rewrite: for k: barrier; fill(k); barrier; use
--> ROLE of more work-items: for k: ACQUIRE stage k % n; fill(k), COMMIT
-and ROLE of those that multiply: for k: WAIT until fill(k) is there; use; RELEASE of the stage
+-> WARP_ROLE of more work-items: for k: ACQUIRE stage k % n; fill(k), COMMIT
+and WARP_ROLE of those that multiply: for k: WAIT until fill(k) is there; use; RELEASE of the stage
 when: PIPELINE producer. One work-item of the producer warp begins all copies as soon as stages are
 free, also those of the tiles that its block computes next (Opt BLOCKS loop); strips are counted on.
 
@@ -64,11 +64,11 @@ from aster_ml.target.tensor_cores import WARP_GROUP
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.linear import NUMBERS_OF_ITEMS, Linear
 from aster_ml.uop.node import UOp, new_node
-from aster_ml.uop.ops import AxisType, Ops, RoleArg, StoreArg
+from aster_ml.uop.ops import AxisType, Ops, StoreArg, WarpRoleArg
 from aster_ml.uop.ranges import size_of
 
 # Nodes that do something each time that they stand in a list.
-REPEATED = frozenset({Ops.BARRIER, Ops.COMMIT, Ops.WAIT, Ops.SETTLE, Ops.ROLE, Ops.END})
+REPEATED = frozenset({Ops.BARRIER, Ops.COMMIT, Ops.WAIT, Ops.MMA_WAIT, Ops.WARP_ROLE, Ops.END})
 TRUE = UOp.const(dtypes.bool, True)
 # Registers that a work-item of the producer keeps. Source: CUTLASS 3, kernels of sm90 with warp
 # specialization (LoadRegisterRequirement); PTX ISA 8.7, "setmaxnreg" (24 to 256, by eights).
@@ -108,11 +108,11 @@ class PipelinedLoop:
             )
         self.loop = uops[start]
         self.before, self.behind = list(uops[:start]), uops[stop + 1 :]
-        once = [u for u in self.before if u.op is Ops.BOX]
-        self.before = [u for u in self.before if not ends_boxes(u) and u.op is not Ops.BOX]
+        once = [u for u in self.before if u.op is Ops.TMA_LOAD]
+        self.before = [u for u in self.before if not ends_boxes(u) and u.op is not Ops.TMA_LOAD]
         self.body = [u for u in uops[start + 1 : stop] if u.op is not Ops.BARRIER]
         own = [u for u in self.body if is_private(u)]
-        stores = [u for u in self.body if u.op in (Ops.STORE, Ops.BOX) and u not in own]
+        stores = [u for u in self.body if u.op in (Ops.STORE, Ops.TMA_LOAD) and u not in own]
         if not stores or any([memory_of(u).op is not Ops.DEFINE_LOCAL for u in stores]):
             raise KernelOptError(f"{name}: PIPELINE copies wants a loop that fills stages")
         copies = copies_of(stores, target.copies)
@@ -125,7 +125,7 @@ class PipelinedLoop:
         ends = [u for u in self.body if u.op in (Ops.ACCUMULATE, Ops.RANGE, Ops.END)]
         self.fill, self.use = needed_by(stores, self.body), needed_by([*ends, *own], self.body)
         # What use of a stage leaves under way, where nothing in a turn reads sums of its products.
-        self.settles = any([u.op is Ops.SETTLE for u in settle_where_read(self.use)])
+        self.settles = any([u.op is Ops.MMA_WAIT for u in settle_where_read(self.use)])
         self.inside, self.kept = set(self.body), list[Kept]()
         self.numbers = Numbers(uops)
         # All that fills a stage, in the order of the body.
@@ -332,7 +332,7 @@ class PipelinedLoop:
                 both = gate if len(src) == 1 else src[1].alu(Ops.AND, gate)
                 listed.append(both)
                 src = (src[0], both)
-            elif u.op is Ops.BOX and gate is not None:
+            elif u.op is Ops.TMA_LOAD and gate is not None:
                 src = (*src, gate)
             new[u] = u if src == u.src else new_node(u.op, u.dtype, src, u.arg)
             if u in own:
@@ -355,7 +355,7 @@ def once(uops: Iterable[UOp]) -> tuple[UOp, ...]:
 
 def copies_of(stores: Sequence[UOp], copies: Copies) -> Copies:
     """Finds how the stores of a turn copy; what is computed, or too narrow, waits in registers."""
-    if any([u.op is Ops.BOX for u in stores]):
+    if any([u.op is Ops.TMA_LOAD for u in stores]):
         return BOXES
     return copies if all([is_copy(u, copies) for u in stores]) else AT_ONCE
 
@@ -393,7 +393,7 @@ def plus(a: UOp, n: int) -> UOp:
 
 def ends_boxes(u: UOp) -> bool:
     """Whether a BARRIER is one behind boxes."""
-    return u.op is Ops.BARRIER and any([s.op is Ops.BOX for s in u.src])
+    return u.op is Ops.BARRIER and any([s.op is Ops.TMA_LOAD for s in u.src])
 
 
 def is_output_loop(u: UOp) -> bool:
@@ -403,4 +403,4 @@ def is_output_loop(u: UOp) -> bool:
 
 def role(items: int, registers: int) -> UOp:
     """Begins the statements of a warp role."""
-    return UOp(Ops.ROLE, dtypes.void, (), RoleArg(items, registers))
+    return UOp(Ops.WARP_ROLE, dtypes.void, (), WarpRoleArg(items, registers))

@@ -29,7 +29,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 # What writes local memory.
-FILLS = frozenset({Ops.STORE, Ops.BOX})
+FILLS = frozenset({Ops.STORE, Ops.TMA_LOAD})
 # Stages begin where any copy may. Source: PTX ISA 8.7, "cp.async.bulk.tensor" (128 bytes).
 STAGE_NBYTES = 128
 

@@ -178,7 +178,7 @@ def store_where(kernel: Kernel, gate: UOp) -> UOp:
     gated: dict[UOp, UOp] = {}
     for store in kernel.stores:
         # A box has its places before a gate.
-        own = 2 + (len(store.arg.sizes) if store.op is Ops.STORE_BOX else 0)
+        own = 2 + (len(store.arg.sizes) if store.op is Ops.TMA_STORE else 0)
         both = store.src[own].alu(Ops.AND, gate) if len(store.src) > own else gate
         gated[store] = UOp(store.op, store.dtype, (*store.src[:own], both), store.arg)
     return substitute(kernel.sink, gated)

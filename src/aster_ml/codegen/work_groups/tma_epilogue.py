@@ -6,7 +6,7 @@ in the XOR order of boxes, with STMATRIX where numbers have 16 bits. Behind a ba
 begins to store boxes, and goes on with its next tile meanwhile. What is beyond the ends of the
 tensor is left out on the way, so masks of the store fall away.
 
-rewrite: STORE(INDEX(p, f(m, n)), value) -> STORE_BOX(local, p, places) after BARRIER(FENCE(STORE(
+rewrite: STORE(INDEX(p, f(m, n)), value) -> TMA_STORE(local, p, places) after BARRIER(FENCE(STORE(
 INDEX(local, place in the tile), value)))
 when: m or n are neighbours in p, and all other strides multiples of 16 bytes; p is not read
 
@@ -32,7 +32,7 @@ from aster_ml.target.tensor_maps import ALIGNMENT, DTYPES, MOST_BOX, MOST_DIMS, 
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp, index_alu, index_sum, index_times
-from aster_ml.uop.ops import AxisType, BoxArg, LdmatrixArg, Ops
+from aster_ml.uop.ops import AxisType, LdmatrixArg, Ops, TmaArg
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.linear_form import Form
 from aster_ml.uop.rules.symbolic import affine_form, simplify
@@ -160,7 +160,7 @@ def place_in(result: Result) -> UOp:
 def boxes_to(result: Result, local: Stage) -> list[UOp]:
     """The stores of a tile, one for each 128 bytes of neighbours."""
     near, far, row = result.near, result.far, result.row
-    arg = BoxArg(
+    arg = TmaArg(
         result.start,
         (near.size, far.size, *[size_of(r) for r in result.others]),
         (1, far.stride, *result.others.values()),
@@ -171,7 +171,7 @@ def boxes_to(result: Result, local: Stage) -> list[UOp]:
     for i in range(near.tile // row):
         start = index_alu(Ops.ADD, places[0], UOp.index_const(i * row))
         at = local.memory.index(UOp.index_const(i * row * far.tile))
-        boxes.append(UOp(Ops.STORE_BOX, dtypes.void, (at, param, start, *places[1:]), arg))
+        boxes.append(UOp(Ops.TMA_STORE, dtypes.void, (at, param, start, *places[1:]), arg))
     return boxes
 
 
@@ -229,7 +229,7 @@ def fill_matrices(
 def drain_boxes(linear: Linear, kernel: Kernel, target: Target) -> Linear:
     """Waits for asynchronous stores (TMA) before their memory is filled anew, and at the end."""
     uops = linear.uops
-    boxes = [u for u in uops if u.op is Ops.STORE_BOX]
+    boxes = [u for u in uops if u.op is Ops.TMA_STORE]
     over = [u for u in uops if u.op is Ops.DEFINE_LOCAL and u.arg.over]
     if not boxes and not over:
         return linear
@@ -239,6 +239,6 @@ def drain_boxes(linear: Linear, kernel: Kernel, target: Target) -> Linear:
     loops = [u for u in uops[:first] if u.op is Ops.RANGE and u.arg.kind in LOOPS]
     open_loops = len(loops) - len([u for u in uops[:first] if u.op is Ops.END])
     barrier = UOp(Ops.BARRIER, dtypes.void, ())
-    drain = [UOp(Ops.DRAIN, dtypes.void, ())] if boxes else []
+    drain = [UOp(Ops.TMA_STORE_WAIT, dtypes.void, ())] if boxes else []
     before = [*drain, barrier] if open_loops else [barrier] if over else []
     return replace(linear, uops=(*uops[:first], *before, *uops[first:], *drain))

@@ -1,7 +1,7 @@
 """Products whose operands a tensor core reads from local memory, where boxes of tensors bring them.
 
 Receives a kernel whose Opts are applied, with a row of `target/tensor_cores` whose operands lie in
-local memory; returns its graph with one BOX for each part of a tile, and an MMA of their places.
+local memory; returns its graph with a TMA_LOAD for each part of a tile, and an MMA of their places.
 A tile is rows of 128 bytes, whose pieces of 16 bytes a box puts in the order in which the tensor
 core looks for them: no address in a row is computed here.
 
@@ -33,7 +33,7 @@ from aster_ml.target import Target
 from aster_ml.target.tensor_cores import TensorCore
 from aster_ml.target.tensor_maps import ALIGNMENT, MOST_BOX, MOST_DIMS, ROW_NBYTES
 from aster_ml.uop.node import UOp, index_alu, index_sum, index_times
-from aster_ml.uop.ops import AxisType, BoxArg, MmaArg, Ops
+from aster_ml.uop.ops import AxisType, MmaArg, Ops, TmaArg
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.linear_form import Form
 from aster_ml.uop.rules.symbolic import affine_form, simplify
@@ -121,7 +121,7 @@ def boxes_of(tile: Tile, local: Stage, core: TensorCore, rank: UOp | None) -> li
     part = far.tile // blocks
     if far.tile % (blocks * ROWS_IN_ORDER):
         raise refuse(core, f"{far.tile} rows are no {blocks} parts of {ROWS_IN_ORDER} or more")
-    arg = BoxArg(
+    arg = TmaArg(
         tile.start,
         (near.size, far.size, *[size_of(r) for r in tile.others]),
         (1, far.stride, *tile.others.values()),
@@ -136,7 +136,7 @@ def boxes_of(tile: Tile, local: Stage, core: TensorCore, rank: UOp | None) -> li
         start = index_alu(Ops.ADD, places[0], UOp.index_const(i * row))
         lies = [UOp.index_const(i * row * far.tile), index_times(before, row)]
         at = local.memory.index(index_sum(lies))
-        boxes.append(UOp(Ops.BOX, dtypes.void, (at, param, start, *places[1:]), arg))
+        boxes.append(UOp(Ops.TMA_LOAD, dtypes.void, (at, param, start, *places[1:]), arg))
     return boxes
 
 

@@ -25,7 +25,7 @@ from aster_ml.target import Target
 from aster_ml.target.tensor_cores import TENSOR_CORES, TensorCore
 from aster_ml.target.tensor_maps import ALIGNMENT, MOST_DIMS, ROW_NBYTES
 from aster_ml.uop.node import UOp, index_alu, index_sum, index_times
-from aster_ml.uop.ops import AxisType, BoxArg, MmaArg, Ops, ReduceArg
+from aster_ml.uop.ops import AxisType, MmaArg, Ops, ReduceArg, TmaArg
 from aster_ml.uop.ranges import size_of
 
 # Groups of four warps of a block, each of which has the rows of one product.
@@ -126,7 +126,7 @@ class BoxBuilder(Builder):
         others = {r: n for r, n in form.terms.items() if r is not rows and r is not head}
         width, each = whole_rows(size_of(head)), tall // parts
         memory = self.memory(load.dtype, (), tall * width)
-        arg = BoxArg(
+        arg = TmaArg(
             form.const,
             (size_of(head), size_of(rows), *[size_of(r) for r in others]),
             (1, form.terms[rows], *others.values()),
@@ -140,7 +140,7 @@ class BoxBuilder(Builder):
                 at = memory.index(UOp.index_const((part * width + i * ROW) * each))
                 column = UOp.index_const(i * ROW)
                 src = (at, load.src[0].src[0], column, start, *places)
-                boxes.append(UOp(Ops.BOX, dtypes.void, src, arg))
+                boxes.append(UOp(Ops.TMA_LOAD, dtypes.void, src, arg))
         return memory, boxes
 
     def fill(self) -> None:

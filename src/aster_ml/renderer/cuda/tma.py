@@ -1,8 +1,8 @@
 """CUDA C++ of kernels whose products read boxes of tensors from shared memory (Hopper).
 
-Receives the ops of `uop/linear` that such a kernel has: BOX, COMMIT and WAIT of a stage, ACCUMULATE
-of an MMA with operands in local memory, SETTLE. The first thread begins copies; each stage has a
-barrier that counts their bytes. Texts of functions are in `cuda_wgmma`.
+Receives the ops of `uop/linear` that such a kernel has: TMA_LOAD, COMMIT and WAIT of a stage,
+ACCUMULATE of an MMA with operands in local memory, MMA_WAIT. The first thread begins copies; each
+stage has a barrier that counts their bytes. Texts of functions are in `cuda/wgmma`.
 
 Blocks of a cluster copy boxes for one another: the barrier of a stage counts the bytes of all of
 them, and who releases a stage says so to all. They meet before anything is copied, when all
@@ -37,7 +37,9 @@ class BoxWriter(GpuCppWriter):
         stages = [u.arg for u in self.linear.uops if u.op is Ops.COMMIT and u.arg is not None]
         self.stages: int = stages[0] if stages else 0
         # How many blocks a cluster has.
-        self.cluster = max([u.arg.blocks for u in self.linear.uops if u.op is Ops.BOX], default=1)
+        self.cluster = max(
+            [u.arg.blocks for u in self.linear.uops if u.op is Ops.TMA_LOAD], default=1
+        )
         self.tensors: dict[TensorMap, str] = {}
         # Copies that the next commit begins, and their bytes.
         self.copies: list[str] = []

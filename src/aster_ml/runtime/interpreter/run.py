@@ -96,7 +96,7 @@ class Barrier:
 
 
 class Role:
-    """ROLE: who does what follows, and the place of the next one in the steps."""
+    """WARP_ROLE: who does what follows, and the place of the next one in the steps."""
 
     __slots__ = ("end", "is_more")
 
@@ -125,7 +125,7 @@ class Interpreter(Compiling):
         self.items: list[UOp] = []
         self.has_roles = False
         # How many blocks copy for one another; the first number of a block is that among them.
-        self.cluster = max([u.arg.blocks for u in linear.uops if u.op is Ops.BOX], default=1)
+        self.cluster = max([u.arg.blocks for u in linear.uops if u.op is Ops.TMA_LOAD], default=1)
         open_loops: list[int] = []
         for u in (*linear.params, *linear.variables):
             self.add(u, [None])
@@ -321,7 +321,7 @@ class Interpreter(Compiling):
                 self.close_loop(open_loops)
         elif op is Ops.BARRIER:
             self.steps.append(Barrier())
-        elif op is Ops.ROLE:
+        elif op is Ops.WARP_ROLE:
             self.open_role(bool(u.arg.items))
         elif op is Ops.DEFINE_LOCAL:
             self.scratch.append(u)
@@ -508,16 +508,16 @@ COMPILERS: dict[Ops, Callable[[Interpreter, UOp], Step | Together | Until]] = {
     Ops.SHUFFLE: compile_shuffle,
     Ops.LDMATRIX: compile_matrices,
     Ops.MMA: compile_any_product,
-    Ops.BOX: compile_box,
+    Ops.TMA_LOAD: compile_box,
     Ops.COMMIT: compile_commit,
     Ops.WAIT: compile_wait,
-    Ops.SETTLE: compile_settle,
+    Ops.MMA_WAIT: compile_settle,
     Ops.ACQUIRE: compile_acquire,
     Ops.RELEASE: compile_release,
     Ops.STMATRIX: compile_stored_matrices,
-    Ops.STORE_BOX: compile_store_box,
+    Ops.TMA_STORE: compile_store_box,
     Ops.FENCE: compile_fence,
-    Ops.DRAIN: compile_drain,
+    Ops.TMA_STORE_WAIT: compile_drain,
 }
 
 

@@ -92,7 +92,7 @@ def begins_copies(item: Item) -> bool:
 
 
 def compile_box(program: Compiling, u: UOp) -> Step:
-    """BOX: it is on its way from the COMMIT behind it on."""
+    """TMA_LOAD: it is on its way from the COMMIT behind it on."""
     locate, arg = program.compile_place(u.src[0], ()), u.arg
     count = len(arg.sizes)
     places = [one_of(program, s) for s in u.src[2 : 2 + count]]
@@ -101,7 +101,7 @@ def compile_box(program: Compiling, u: UOp) -> Step:
     local = strip_after(strip_after(u.src[0]).src[0])
     # What lies in a box, neighbours first, as places in each dimension.
     steps = np.indices(arg.box[::-1]).reshape(count, -1)[::-1]
-    where = f"{program.linear.name}: BOX of buffer {slot}"
+    where = f"{program.linear.name}: TMA_LOAD of buffer {slot}"
 
     def step(item: Item) -> None:
         if not begins_copies(item) or not gate(item):
@@ -265,7 +265,7 @@ def compile_shared_product(program: Compiling, u: UOp) -> Step:
 
 
 def hold_sums(item: Item, number: int, sums: list[Any], product: int) -> None:
-    """Nobody has an accumulator before SETTLE: its sums are put aside."""
+    """Nobody has an accumulator before MMA_WAIT: its sums are put aside."""
     item.held[number] = sums
     item.values[number] = [float("nan")] * len(sums)
     item.products.append((number, item.reads[product]))
@@ -277,7 +277,7 @@ def sums_of(item: Item, number: int) -> list[Any]:
 
 
 def compile_settle(program: Compiling, u: UOp) -> Step:
-    """SETTLE: products whose operands are still what they were are in their accumulators."""
+    """MMA_WAIT: products whose operands are still what they were are in their accumulators."""
 
     def step(item: Item) -> None:
         done = max(len(item.products) - u.arg, 0)
@@ -297,7 +297,7 @@ def check_all_done(name: str, items: list[Item]) -> None:
     """Raises: InternalError where a block ends before what it began."""
     for item in items:
         if item.held:
-            raise InternalError(f"{name}: a product that no SETTLE waits for")
+            raise InternalError(f"{name}: a product that no MMA_WAIT waits for")
     stages = items[0].block.stages.values() if items else ()
     if any(itertools.chain.from_iterable([stage.groups for stage in stages])):
         raise InternalError(f"{name}: a box that no WAIT waits for")

@@ -36,14 +36,14 @@ def is_first(item: Item) -> bool:
 
 
 def compile_store_box(program: Compiling, u: UOp) -> Step:
-    """STORE_BOX: what local memory holds is on its way to a tensor."""
+    """TMA_STORE: what local memory holds is on its way to a tensor."""
     locate, arg = program.compile_place(u.src[0], ()), u.arg
     count = len(arg.sizes)
     places = [one_of(program, s) for s in u.src[2 : 2 + count]]
     gate = gate_of(program, u.src[2 + count :])
     slot, dtype = program.linear.params.index(u.src[1]), u.src[1].dtype
     steps = np.indices(arg.box[::-1]).reshape(count, -1)[::-1]
-    where = f"{program.linear.name}: STORE_BOX to buffer {slot}"
+    where = f"{program.linear.name}: TMA_STORE to buffer {slot}"
     xor = strip_after(u.src[0].src[0]).arg.xor
 
     def step(item: Item) -> None:
@@ -85,7 +85,7 @@ def compile_fence(program: Compiling, u: UOp) -> Step:
 
 
 def compile_drain(program: Compiling, u: UOp) -> Step:
-    """DRAIN: all boxes are read, those that are still what they were."""
+    """TMA_STORE_WAIT: all boxes are read, those that are still what they were."""
 
     def step(item: Item) -> None:
         for box in item.block.boxes if is_first(item) else ():
@@ -103,6 +103,6 @@ def write_boxes(name: str, block: Block) -> None:
     """A block has ended. Raises: InternalError where it did not wait for what it stores."""
     for stored, read in block.boxes:
         if read is None:
-            raise InternalError(f"{name}: a box is stored that no DRAIN waits for")
+            raise InternalError(f"{name}: a box is stored that no TMA_STORE_WAIT waits for")
         stored.memory[stored.elements[stored.inside]] = read[stored.inside]
     block.boxes.clear()

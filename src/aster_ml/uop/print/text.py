@@ -23,7 +23,6 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import (
     AxisType,
     BodyArg,
-    BoxArg,
     BufferArg,
     CallArg,
     DeviceArg,
@@ -39,14 +38,15 @@ from aster_ml.uop.ops import (
     PowerArg,
     RangeArg,
     ReduceArg,
-    RoleArg,
     RuleArg,
     RunArg,
     ScatterArg,
     ScratchArg,
     StageArg,
     StoreArg,
+    TmaArg,
     VarArg,
+    WarpRoleArg,
 )
 from aster_ml.uop.print.infix import render_expr
 
@@ -74,9 +74,9 @@ ARG_TYPES: dict[Ops, Any] = {
     Ops.LDMATRIX: LdmatrixArg,
     Ops.STMATRIX: LdmatrixArg,
     Ops.MMA: MmaArg,
-    Ops.BOX: BoxArg,
-    Ops.STORE_BOX: BoxArg,
-    Ops.ROLE: RoleArg,
+    Ops.TMA_LOAD: TmaArg,
+    Ops.TMA_STORE: TmaArg,
+    Ops.WARP_ROLE: WarpRoleArg,
 }
 FIELD_ENUMS: dict[str, Any] = {"kind": AxisType, "op": Ops, "memory": Memory}
 

@@ -48,16 +48,16 @@ LISTED = ELEMENTWISE | {
     Ops.ACCUMULATE,
     Ops.REDUCE,
     Ops.BARRIER,
-    Ops.BOX,
+    Ops.TMA_LOAD,
     Ops.COMMIT,
     Ops.WAIT,
-    Ops.SETTLE,
-    Ops.ROLE,
+    Ops.MMA_WAIT,
+    Ops.WARP_ROLE,
     Ops.ACQUIRE,
     Ops.RELEASE,
-    Ops.STORE_BOX,
+    Ops.TMA_STORE,
     Ops.FENCE,
-    Ops.DRAIN,
+    Ops.TMA_STORE_WAIT,
     Ops.SHUFFLE,
     Ops.LDMATRIX,
     Ops.STMATRIX,
@@ -122,15 +122,15 @@ LINEAR: Table = {
     ),
     Ops.AFTER: (SAME_DTYPE,),
     Ops.BARRIER: (IS_VOID,),
-    Ops.BOX: KERNEL_SPEC[Ops.BOX],
-    Ops.STORE_BOX: KERNEL_SPEC[Ops.STORE_BOX],
+    Ops.TMA_LOAD: KERNEL_SPEC[Ops.TMA_LOAD],
+    Ops.TMA_STORE: KERNEL_SPEC[Ops.TMA_STORE],
     Ops.FENCE: KERNEL_SPEC[Ops.FENCE],
-    Ops.DRAIN: (IS_VOID, NO_ARG, LEAF),
-    Ops.SETTLE: (
+    Ops.TMA_STORE_WAIT: (IS_VOID, NO_ARG, LEAF),
+    Ops.MMA_WAIT: (
         IS_VOID,
         ("its arg is a number of products", lambda u: type(u.arg) is int and u.arg >= 0),
     ),
-    Ops.ROLE: (
+    Ops.WARP_ROLE: (
         IS_VOID,
         ARG_TYPE,
         ("its work-items are groups", lambda u: u.arg.items >= 0 and u.arg.items % GROUP == 0),
@@ -256,7 +256,7 @@ def verify_linear(linear: Linear) -> None:
                 memory = memory.src[0]
             if memory.op is Ops.PARAM:
                 written.add(memory.arg.slot)
-        if u.op is Ops.STORE_BOX:
+        if u.op is Ops.TMA_STORE:
             written.add(u.src[1].arg.slot)
         scope.enter(u)
     if scope.loops:

@@ -212,7 +212,7 @@ def is_product_of_parts(u: UOp) -> bool:
 
 
 def is_box(u: UOp) -> bool:
-    """Whether a BOX has both ends, of one dtype."""
+    """Whether a TMA_LOAD has both ends, of one dtype."""
     to, source = u.src[:2]
     return to.op is Ops.INDEX and source.op is Ops.PARAM and to.dtype is source.dtype
 
@@ -243,7 +243,7 @@ def are_matrices(u: UOp, lanes: tuple[UOp, ...]) -> bool:
 
 
 # What an AFTER of a kernel waits for.
-MARKS = frozenset({Ops.BARRIER, Ops.STORE, Ops.STMATRIX, Ops.BOX, Ops.END, Ops.RANGE})
+MARKS = frozenset({Ops.BARRIER, Ops.STORE, Ops.STMATRIX, Ops.TMA_LOAD, Ops.END, Ops.RANGE})
 KERNEL_SPEC: Table = {
     **dict.fromkeys(ELEMENTWISE, (*ALU_ROWS, SCALAR)),
     Ops.CONST: (*CONST_ROWS[:1], LEAF),
@@ -313,8 +313,8 @@ KERNEL_SPEC: Table = {
         IS_VOID,
         NO_ARG,
         (
-            "it ends a STORE, a STORE_BOX, a PREFETCH, or what ends one",
-            lambda u: u.src[0].op in (Ops.STORE, Ops.STORE_BOX, Ops.PREFETCH, Ops.END),
+            "it ends a STORE, a TMA_STORE, a PREFETCH, or what ends one",
+            lambda u: u.src[0].op in (Ops.STORE, Ops.TMA_STORE, Ops.PREFETCH, Ops.END),
         ),
         ("it closes ranges, each once", lambda u: len(u.src) > 1 and are_ranges(u.src[1:])),
     ),
@@ -331,13 +331,13 @@ KERNEL_SPEC: Table = {
         ),
     ),
     Ops.BARRIER: (IS_VOID,),
-    Ops.BOX: (
+    Ops.TMA_LOAD: (
         IS_VOID,
         ARG_TYPE,
         ("it copies from a PARAM to local memory", lambda u: is_box(u)),
         HAS_PLACES,
     ),
-    Ops.STORE_BOX: (
+    Ops.TMA_STORE: (
         IS_VOID,
         ARG_TYPE,
         ("it copies from local memory to a PARAM", lambda u: is_box(u)),

@@ -63,7 +63,7 @@ def program(result: Tensor, stages: str = "", opts: str = "") -> Linear:
 
 def is_boxed(linear: Linear) -> bool:
     """Whether boxes bring its operands."""
-    return any(u.op is Ops.BOX for u in linear.uops)
+    return any(u.op is Ops.TMA_LOAD for u in linear.uops)
 
 
 def run(linear: Linear, out: np.ndarray[Any, Any], *arrays: np.ndarray[Any, Any]) -> None:
@@ -229,7 +229,7 @@ def test_it_compiles_for_hopper(d: int, kind: str) -> None:
         )
     )
     assert linear.local_size[0] == 384
-    assert [u.arg.registers for u in linear.uops if u.op is Ops.ROLE] == [40, 232]
+    assert [u.arg.registers for u in linear.uops if u.op is Ops.WARP_ROLE] == [40, 232]
     source = CudaRenderer(CARD).render(linear)
     report = compile_kernel(source, "sm_90a")
     assert (report.error, report.spilled, report.stack, report.warned) == ("", 0, 0, "")

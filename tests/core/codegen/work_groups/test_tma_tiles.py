@@ -50,7 +50,7 @@ def run(ast: UOp, arrays: list[np.ndarray[Any, Any]], opts: str | None = None) -
     linear, _ = lower(ast, CARD, None if opts is None else parse_opts(opts))
     verify_linear(linear)
     assert linear_from_text(linear_to_text(linear)) == linear
-    assert any(u.op is Ops.BOX for u in linear.uops)
+    assert any(u.op is Ops.TMA_LOAD for u in linear.uops)
     on_cpu.run(CudaRenderer(CARD).render(linear), linear, [a.reshape(-1) for a in arrays])
     return linear
 
@@ -118,7 +118,7 @@ def test_products_of_a_batch_and_what_follows_them() -> None:
     out = np.full((2, 72, 64), np.nan, np.float16)
     ast = kernel_of((left.matmul(right, dtype=dtypes.float32) * 0.5).relu().half())
     linear = run(ast, [out, a, b])
-    assert {len(u.arg.sizes) for u in linear.uops if u.op is Ops.BOX} == {3}
+    assert {len(u.arg.sizes) for u in linear.uops if u.op is Ops.TMA_LOAD} == {3}
     wanted = np.maximum(a.astype(np.float32) @ b.astype(np.float32) * 0.5, 0)
     np.testing.assert_array_equal(out, wanted.astype(np.float16))
 
@@ -133,7 +133,7 @@ def test_numbers_of_32_bits_have_k_as_neighbours() -> None:
         linear = run(kernel_of(left @ right.T), [out, a, b])
         other, _ = lower(kernel_of(left @ Tensor.empty(96, 64)), CARD)
     assert {u.arg.majors for u in linear.uops if u.op is Ops.MMA} == {"kk"}
-    assert not any(u.op is Ops.BOX for u in other.uops)
+    assert not any(u.op is Ops.TMA_LOAD for u in other.uops)
     np.testing.assert_array_equal(out, a @ b.T)
 
 
@@ -152,7 +152,7 @@ def test_numbers_of_8_bits_have_k_as_neighbours(dtype: Any, boxes: int) -> None:
     np.testing.assert_array_equal(out, a.astype(np.float32) @ b.astype(np.float32).T)
     assert {u.arg.majors for u in linear.uops if u.op is Ops.MMA} == {"kk"}
     # Sums lose bits, which only who allows it gets.
-    assert not any(u.op is Ops.BOX for u in lower(ast, CARD)[0].uops)
+    assert not any(u.op is Ops.TMA_LOAD for u in lower(ast, CARD)[0].uops)
 
 
 def test_neighbouring_results_are_stored_together() -> None:
@@ -273,7 +273,7 @@ def test_a_setting_gives_each_processor_one_block() -> None:
     with Context(BOXES=2):
         linear, _ = lower(kernel_of(left.matmul(right, dtype=dtypes.float32)), CARD)
     assert (linear.global_size, linear.local_size[0]) == ((2, 66), 384)
-    roles = [u.arg.registers for u in linear.uops if u.op is Ops.ROLE]
+    roles = [u.arg.registers for u in linear.uops if u.op is Ops.WARP_ROLE]
     assert roles == [40, 232]
 
 
@@ -304,7 +304,7 @@ def test_other_kernels_go_without_boxes() -> None:
     small, odd = Tensor.empty(128, 64, dtype="half"), Tensor.empty(128, 129, dtype="half")
     for x, y in ((small, small.T), (odd, odd.T)):
         linear, _ = lower(kernel_of(x.matmul(y, dtype=dtypes.float32)), CARD)
-        assert not any(u.op is Ops.BOX for u in linear.uops)
+        assert not any(u.op is Ops.TMA_LOAD for u in linear.uops)
 
 
 def test_a_setting_keeps_products_from_boxes() -> None:
@@ -313,7 +313,7 @@ def test_a_setting_keeps_products_from_boxes() -> None:
     found = []
     for boxes in (1, 0):
         with Context(BOXES=boxes):
-            found.append(any(u.op is Ops.BOX for u in lower(ast, CARD)[0].uops))
+            found.append(any(u.op is Ops.TMA_LOAD for u in lower(ast, CARD)[0].uops))
     assert found == [True, False]
 
 
@@ -325,8 +325,8 @@ def test_a_card_without_a_self_test_has_boxes_where_they_are_asked_for(
     whole = Tensor.empty(128, 128, dtype="half")
     ast = kernel_of(whole.matmul(whole.T, dtype=dtypes.float32))
     with Context(BOXES=boxes):
-        assert any(u.op is Ops.BOX for u in lower(ast, untried)[0].uops) is wanted
-        assert any(u.op is Ops.BOX for u in lower(ast, CARD)[0].uops) is (boxes != 0)
+        assert any(u.op is Ops.TMA_LOAD for u in lower(ast, untried)[0].uops) is wanted
+        assert any(u.op is Ops.TMA_LOAD for u in lower(ast, CARD)[0].uops) is (boxes != 0)
 
 
 @pytest.mark.skipif(

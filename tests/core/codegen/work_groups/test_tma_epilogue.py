@@ -43,7 +43,7 @@ def program(opts: str, ast: UOp, tile: str = "m64n64k16_float16", over: int = 0)
     linear, _ = lower(ast, CARD, parse_opts(opts.format(n=NUMBERS[tile], over=over)))
     verify_linear(linear)
     assert linear_from_text(linear_to_text(linear)) == linear
-    assert any(u.op is Ops.STORE_BOX for u in linear.uops)
+    assert any(u.op is Ops.TMA_STORE for u in linear.uops)
     return linear
 
 
@@ -126,7 +126,7 @@ def test_what_follows_a_product_is_computed_before() -> None:
     opts = f"TC(r{{k}},{number}) LOCAL(r{axis},2) STAGE(r{{k}},4,local) PIPELINE(r{{k}},2,copies)"
     depth = next(u.src[1].arg.id for u in ast.toposort() if u.op is Ops.REDUCE)
     linear, _ = lower(ast, CARD, parse_opts(opts.format(k=depth) + " STAGE(0,1,out)"))
-    boxes = [u for u in linear.uops if u.op is Ops.STORE_BOX]
+    boxes = [u for u in linear.uops if u.op is Ops.TMA_STORE]
     assert [len(u.arg.sizes) for u in boxes] == [3]
     out = np.full((2, 128, 64), 77, np.float16)
     product_of = a.astype(np.float32) @ b.astype(np.float32)
@@ -185,10 +185,10 @@ def first(linear: Linear, op: Ops) -> int:
 
 LEFT_OUT: dict[str, tuple[str, str, Callable[[Linear], int]]] = {
     "the fence": (ONE, "float16", lambda p: first(p, Ops.FENCE)),
-    "the barrier before boxes": (ONE, "float16", lambda p: barrier_before(p, Ops.STORE_BOX)),
-    "the wait of the next tile": (ONE, "float16", lambda p: first(p, Ops.DRAIN)),
+    "the barrier before boxes": (ONE, "float16", lambda p: barrier_before(p, Ops.TMA_STORE)),
+    "the wait of the next tile": (ONE, "float16", lambda p: first(p, Ops.TMA_STORE_WAIT)),
     # Of float32: to store matrices the work-items wait for one another here.
-    "the barrier behind that wait": (ONE, "float32", lambda p: first(p, Ops.DRAIN) + 1),
+    "the barrier behind that wait": (ONE, "float32", lambda p: first(p, Ops.TMA_STORE_WAIT) + 1),
     "the last wait": (ONE, "float16", lambda p: len(p.uops) - 1),
     "the barrier behind operands": (
         GROUP_OF[AHEAD], "float32", lambda p: barrier_before(p, Ops.FENCE),
@@ -201,10 +201,10 @@ def test_the_interpreter_shows_what_is_left_out(what: str) -> None:
     opts, kind, place = LEFT_OUT[what]
     linear = program(opts, product(*SHAPE, kind), over=int("copies" in opts))
     i = place(linear)
-    assert linear.uops[i].op in (Ops.FENCE, Ops.BARRIER, Ops.DRAIN)
+    assert linear.uops[i].op in (Ops.FENCE, Ops.BARRIER, Ops.TMA_STORE_WAIT)
     less = replace(linear, uops=linear.uops[:i] + linear.uops[i + 1 :])
     if what == "the last wait":
-        with pytest.raises(InternalError, match="a box is stored that no DRAIN waits for"):
+        with pytest.raises(InternalError, match="a box is stored that no TMA_STORE_WAIT waits for"):
             interpreted(less, kind)
         return
     found, wanted = interpreted(less, kind)
@@ -298,6 +298,6 @@ def test_blocks_of_a_cluster_that_have_no_tile_store_nothing() -> None:
     # Three tiles, in pairs.
     opts = PRODUCER.replace("BLOCKS(0,1,loop)", "BLOCKS(r1,2,cluster)")
     linear = program(opts, product(128, 128, 192))
-    assert any(len(u.src) == 5 for u in linear.uops if u.op is Ops.STORE_BOX)
+    assert any(len(u.src) == 5 for u in linear.uops if u.op is Ops.TMA_STORE)
     run_on_cpu(linear, [out, a, b])
     np.testing.assert_array_equal(out.astype(np.float32), a.astype(np.float32) @ b)
