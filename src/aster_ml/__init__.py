@@ -1,4 +1,4 @@
-"""Aster ML: a deep-learning compiler with lazy tensors. The names that users import."""
+"""Provides the names that users import: a deep-learning compiler with lazy tensors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if not TYPE_CHECKING:
 
 
 def follow_calls() -> None:
-    """Has methods of Tensor note what they build, or not, as TRACEMETA says now."""
+    """Switches the tracing of Tensor methods on or off, as TRACEMETA says now."""
     late("trace").follow()
 
 

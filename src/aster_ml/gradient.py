@@ -247,12 +247,13 @@ def of_multi(g: Term, u: UOp, i: int) -> Term | None:
     return g.of(part if part.device is None else part.copy_to(u.src[i].device))
 
 
-def of_slope(g: Term, u: UOp, i: int) -> Term | None:
-    """Of a value that comes with its slopes: g * slope, to what it is a function of.
+def of_custom_gradient(g: Term, u: UOp, i: int) -> Term | None:
+    """Of a value with its own derivatives: g * derivative for the source before it.
 
-    Of a bool, g where it is false: 0 times an infinite g would be NaN. Some have their own rule.
+    A bool passes g where it is false, since 0 times an infinite g would be NaN. A RuleArg names a
+    rule that gives the gradients instead.
     """
-    if u.arg is not None and len(u.src) > 1:
+    if u.arg is not None:
         name = u.arg.rule
         rule = matrices.of_matrices if name in matrices.RULES else rows.gradient_rule(name)
         if rule is None:
@@ -260,8 +261,8 @@ def of_slope(g: Term, u: UOp, i: int) -> Term | None:
         return rule(g, u, i)
     if not i % 2:
         return None
-    slope = u.src[i + 1]
-    return g.unless(slope) if slope.dtype is dtypes.bool else g * slope
+    derivative = u.src[i + 1]
+    return g.unless(derivative) if derivative.dtype is dtypes.bool else g * derivative
 
 
 def of_contiguous_backward(g: Term, u: UOp, i: int) -> Term:
@@ -351,7 +352,7 @@ GRADIENT: dict[Ops, Rule] = {
     Ops.SCATTER: of_scatter,
     Ops.CONTIGUOUS: lambda g, u, i: g,
     Ops.CONTIGUOUS_BACKWARD: of_contiguous_backward,
-    Ops.DETACH: of_slope,
+    Ops.CUSTOM_GRADIENT: of_custom_gradient,
     Ops.COPY: of_copy,
     Ops.MULTI: of_multi,
     Ops.AFTER: of_after,
@@ -371,6 +372,7 @@ NO_GRADIENT = frozenset(
         Ops.IOTA,
         Ops.BIND,
         Ops.DEVICE,
+        Ops.DETACH,
         Ops.CMPLT,
         Ops.CMPNE,
         Ops.CMPEQ,
@@ -394,16 +396,9 @@ NO_GRADIENT = frozenset(
 
 def passes_gradient(u: UOp) -> bool:
     """Whether a gradient can go from this node to its sources."""
-    if u.op is Ops.DETACH:
-        return has_slope(u)
     if u.op is Ops.NAME and u.arg.kind == "detached":
         return False
     return (u.dtype.kind == "float" or u.op is Ops.STORE) and u.op not in NO_GRADIENT
-
-
-def has_slope(u: UOp) -> bool:
-    """Whether a DETACH says what is handed down."""
-    return len(u.src) > 1
 
 
 def fit(g: Term, source: UOp, node: UOp) -> Term:

@@ -1,6 +1,6 @@
 """Gradients of decompositions of matrices, from their results and not from the way to these.
 
-Receives the gradient of a result and the DETACH that says of what it is one (RuleArg); returns that
+Receives the gradient of a result and the CUSTOM_GRADIENT of that result (RuleArg); returns that
 of its sources. Rules name the results as nodes with rules of their own, so that gradients of
 gradients are right too.
 

@@ -528,7 +528,7 @@ def rebuild(
 def is_detached(u: UOp) -> bool:
     """Whether a node shows memory through a mark that stops gradients."""
     while u.op in SHOWING:
-        if u.op is Ops.DETACH and len(u.src) == 1:
+        if u.op is Ops.DETACH:
             return True
         if storage.realized_view(u) is not None:
             return False
@@ -537,7 +537,7 @@ def is_detached(u: UOp) -> bool:
 
 
 def is_zero(u: UOp) -> bool:
-    """Whether a node is the number 0 everywhere, as the gradient of what a DETACH hides is."""
+    """Whether a node is the number 0 everywhere, as the gradient through a DETACH is."""
     while u.op in MOVEMENT_SET or u.op is Ops.CAST:
         u = u.src[0]
     return u.op is Ops.CONST and u.arg == 0

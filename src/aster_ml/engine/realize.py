@@ -41,7 +41,7 @@ from aster_ml.thread_state import ENGINE, HERE, take_turn
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import MOVEMENT, Ops, RunArg
+from aster_ml.uop.ops import GRADIENT_MARKS, MOVEMENT, Ops, RunArg
 from aster_ml.uop.sharding import MULTI_SEEN
 from aster_ml.watch import WATCHERS
 
@@ -55,7 +55,7 @@ else:
     kernels, plan = late("engine.early"), late("schedule.plan")
     bytes_of = late("schedule.fusion.unpacked")
 
-MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD})
+MARKS = GRADIENT_MARKS | {Ops.CONTIGUOUS_BACKWARD}
 MEMORY = frozenset({Ops.BUFFER, Ops.MULTI})
 AFTER = Ops.AFTER
 # Where a value may be memory, or a constant, without having been computed.

@@ -157,6 +157,7 @@ SHAPE_RULES: dict[Ops, Callable[[Any], Shape | None]] = {
     Ops.CONTIGUOUS: lambda u: u.src[0].shape,
     Ops.CONTIGUOUS_BACKWARD: lambda u: u.src[0].shape,
     Ops.DETACH: lambda u: u.src[0].shape,
+    Ops.CUSTOM_GRADIENT: lambda u: u.src[0].shape,
     Ops.COPY: lambda u: u.src[0].shape,
     Ops.MULTI: shape_of_multi,
     Ops.AFTER: lambda u: u.src[0].shape,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from aster_ml.errors import DeviceError
 from aster_ml.helpers import prod
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, DeviceArg, Ops, ScatterArg
+from aster_ml.uop.ops import ELEMENTWISE, GRADIENT_MARKS, MOVEMENT, DeviceArg, Ops, ScatterArg
 from aster_ml.uop.sharding import shard_bounds, walked_axis
 
 # From this many elements on, several devices fold a part each and pass it on, instead of all
@@ -41,7 +41,7 @@ def copied(u: UOp, device: str) -> UOp:
 
 def shows_memory(u: UOp) -> bool:
     """Whether a node is memory under movement ops and effects."""
-    while u.op in MOVEMENT or u.op in (Ops.AFTER, Ops.DETACH):
+    while u.op in MOVEMENT or u.op in GRADIENT_MARKS or u.op is Ops.AFTER:
         u = u.src[0]
     return u.op is Ops.BUFFER
 
@@ -254,6 +254,7 @@ MULTI_RULES: dict[Ops, Rule] = {
     Ops.CONTIGUOUS: parts_of_mark,
     Ops.CONTIGUOUS_BACKWARD: parts_of_mark,
     Ops.DETACH: parts_of_mark,
+    Ops.CUSTOM_GRADIENT: parts_of_mark,
     Ops.AFTER: parts_of_mark,
     Ops.CALL: parts_of_mark,
     Ops.STORE: parts_of_store,

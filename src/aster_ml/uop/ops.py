@@ -76,6 +76,7 @@ class Ops(IntEnum):
     CONTIGUOUS = auto()
     CONTIGUOUS_BACKWARD = auto()
     DETACH = auto()
+    CUSTOM_GRADIENT = auto()
     COPY = auto()
     MULTI = auto()
     AFTER = auto()
@@ -192,10 +193,11 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.CONTIGUOUS_BACKWARD: OpInfo(
         Group.MARK, "src[0]; its gradient is stored; with arg ANEW gradients compute src[0] anew."
     ),
-    Ops.DETACH: OpInfo(
+    Ops.DETACH: OpInfo(Group.MARK, "src[0]; no gradient passes."),
+    Ops.CUSTOM_GRADIENT: OpInfo(
         Group.MARK,
-        "src[0]; no gradient passes, save to src[1] times src[2], src[3] times src[4], ...; with a "
-        "rule (RuleArg) to the sources that the rule says.",
+        "src[0]; its gradient, times the derivative src[i + 1], goes to src[i] for each odd i, or "
+        "by a named rule (RuleArg) to src[1:].",
     ),
     Ops.COPY: OpInfo(Group.MARK, "src[0], on another device (DeviceArg)."),
     Ops.MULTI: OpInfo(
@@ -383,6 +385,8 @@ ELEMENTWISE = UNARY | BINARY | TERNARY
 # What computes or loads a value in a kernel.
 VALUES = ELEMENTWISE | {Ops.LOAD}
 MOVEMENT = of_group(Group.MOVEMENT)
+# The value is that of src[0]; only gradients differ.
+GRADIENT_MARKS = frozenset({Ops.DETACH, Ops.CUSTOM_GRADIENT})
 COMPARE = frozenset({Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ})
 COMMUTATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.CMPNE, Ops.CMPEQ, Ops.XOR, Ops.OR, Ops.AND})
 DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
@@ -511,10 +515,10 @@ class LdmatrixArg(NamedTuple):
 
 
 class RuleArg(NamedTuple):
-    """Of a DETACH whose gradients have a rule of their own: its name, and a number that it takes.
+    """Of a CUSTOM_GRADIENT with a named rule: the name, and a number that the rule takes.
 
-    Behind the value come the sources that the rule says. The rules are those of `matrix_gradient`
-    and of the rows of the kernel library.
+    The rule says which sources follow the value. Rules are in `matrix_gradient` and in the rows of
+    the kernel library.
     """
 
     rule: str

@@ -66,7 +66,7 @@ ARG_TYPES: dict[Ops, Any] = {
     Ops.NAME: NameArg,
     Ops.STAGE: StageArg,
     Ops.EXP2: PowerArg,
-    Ops.DETACH: RuleArg,
+    Ops.CUSTOM_GRADIENT: RuleArg,
     Ops.LOAD: LoadArg,
     Ops.STORE: StoreArg,
     Ops.SINK: BodyArg,

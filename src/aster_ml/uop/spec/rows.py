@@ -151,13 +151,13 @@ PARAM_ROWS: tuple[Row, ...] = (
     ("its slot and size are not negative", lambda u: u.arg.slot >= 0 and u.arg.size >= 0),
 )
 
-DETACH_ROWS: tuple[Row, ...] = (
+CUSTOM_GRADIENT_ROWS: tuple[Row, ...] = (
     (
-        "it has a value, and pairs of what that is a function of and a slope",
+        "it has a value, and pairs of a source and the derivative for it",
         lambda u: len(u.src) % 2 or u.arg is not None,
     ),
     (
-        "values have its dtype, slopes that or bool",
+        "sources have its dtype, derivatives that or bool",
         lambda u: (
             u.arg is not None
             or all(
@@ -169,8 +169,8 @@ DETACH_ROWS: tuple[Row, ...] = (
         ),
     ),
     (
-        "it has no argument, or a rule and what that is about",
-        lambda u: u.arg is None or (isinstance(u.arg, RuleArg) and len(u.src) > 1),
+        "it has a source beside the value, and no argument or a rule",
+        lambda u: len(u.src) > 1 and (u.arg is None or isinstance(u.arg, RuleArg)),
     ),
 )
 

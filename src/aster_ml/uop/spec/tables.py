@@ -13,7 +13,7 @@ from aster_ml.uop.spec.rows import (
     ARG_TYPE,
     BOOL,
     CONST_ROWS,
-    DETACH_ROWS,
+    CUSTOM_GRADIENT_ROWS,
     HAS_PLACES,
     HINT,
     INDEX,
@@ -64,7 +64,8 @@ TENSOR_SPEC: Table = {
         SAME_DTYPE,
         ("its argument is ANEW or none", lambda u: u.arg in (None, ANEW)),
     ),
-    Ops.DETACH: DETACH_ROWS,
+    Ops.DETACH: (ONE_SOURCE, SAME_DTYPE),
+    Ops.CUSTOM_GRADIENT: CUSTOM_GRADIENT_ROWS,
     Ops.COPY: (ONE_SOURCE, SAME_DTYPE, ARG_TYPE),
     Ops.MULTI: (
         ARG_TYPE,
