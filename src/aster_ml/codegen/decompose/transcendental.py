@@ -1,13 +1,11 @@
-"""EXP2, LOG2, SIN and TANH over integer and float arithmetic, for targets without them.
+"""Computes EXP2, LOG2, SIN and TANH by integer and float arithmetic, for targets without them.
 
 Receives a scalar node of float32 or float64 and returns one of the same dtype: a few dozen nodes
-without branches or tables in memory, so that they become SIMD code as any arithmetic does. Narrower
-floats come here as float32. Powers stand in `codegen/decompose/power`.
+without branches or tables in memory, so that they vectorise. Narrower floats arrive as float32.
+POW is in `codegen/decompose/power`.
 
-Backends may fuse any product into the sum that reads it. Nothing here needs a product to be rounded
-by itself, nor to be fused: products that have to be exact are so because their factors are short.
-
-The coefficients are fitted by `tools/fit_polynomials.py`.
+Backends may or may not fuse a product into the sum that reads it. Results are right either way:
+factors of exact products are short. `tools/fit_polynomials.py` fits the coefficients.
 """
 
 from __future__ import annotations

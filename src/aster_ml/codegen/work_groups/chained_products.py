@@ -1,8 +1,8 @@
-"""Finds kernels that chain two products on a tensor core, and has the kernel library build them.
+"""Matches kernels that chain two products on a tensor core to rows of the kernel library.
 
-Receives a kernel and the number of a row of `target/tensor_cores`. The Opt TC chain says of the
-kernel that the row computes it; its graph is built later, when all Opts are known. Which kernels
-these are, and how each is built, say the rows of `kernel_library`, of which nothing here knows one.
+Receives a kernel and the number of a row of `target/tensor_cores`. The Opt TC chain selects that
+row; the graph is built after all Opts are applied. Rows of `kernel_library` define which kernels
+match and how each is built; no row is named here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from aster_ml.uop.ranges import size_of
 
 
 class ChainBuilder(Protocol):
-    """Builds a kernel: `turn` is its loop over an axis, `tile` how many steps of it a turn has."""
+    """Builds a kernel: `turn` is its loop over tiles of an axis, `tile` the steps of a tile."""
 
     turn: UOp
     tile: int
@@ -42,9 +42,9 @@ class ChainBuilder(Protocol):
 class Match(NamedTuple):
     """A kernel that a row of the library computes on a tensor core, in a loop over `axis`.
 
-    `why_not` names what keeps the tensor core from computing it, "" where nothing does; in
-    `overlaps_exp` a producer warp lets exponentials overlap the product before. `stages` gives the
-    number of tiles that local memory has room for, 1 where copies cannot run ahead.
+    `why_not` is the reason why the tensor core cannot compute it, or "". `overlaps_exp` says that
+    with a producer warp, exponentials may overlap the previous product. `stages` gives the number
+    of tiles that fit local memory, 1 where copies cannot run ahead.
     """
 
     axis: UOp
@@ -55,7 +55,7 @@ class Match(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """A choice: a row of tensor cores, a match, stages, and which PIPELINE fills them."""
+    """A choice of a tensor core's row, a match, a number of stages and a kind of PIPELINE."""
 
     number: int
     match: Match
@@ -65,7 +65,7 @@ class Chain(NamedTuple):
 
 def find_chain(kernel: Kernel, core: TensorCore) -> Match | None:
     """The first match of a kernel among the rows of the library."""
-    # One product alone is no chain.
+    # A chain has two products.
     if not core.chains or len(kernel.reduces) < 2:
         return None
     found = (row.find_chain(kernel, core) for row in parts_of("chain"))
@@ -73,10 +73,10 @@ def find_chain(kernel: Kernel, core: TensorCore) -> Match | None:
 
 
 def chain_products(kernel: Kernel, axis: UOp, number: int) -> None:
-    """Says of a kernel that a row of tensor cores computes it in a loop over an axis.
+    """Selects a row of tensor cores to compute a kernel in a loop over an axis.
 
-    Raises: KernelOptError where no row of the library matches, or something keeps the tensor core
-        from computing it.
+    Raises: KernelOptError where no row of the library matches, or the tensor core cannot compute
+        the match.
     """
     core = ROWS[number]
     found = find_chain(kernel, core)
@@ -90,16 +90,16 @@ def chain_products(kernel: Kernel, axis: UOp, number: int) -> None:
 
 
 def producer_kind(kernel: Kernel) -> type[ProducerWarp]:
-    """Chooses how a producer warp is used: exp overlaps a product where registers have room."""
+    """The kind of producer warp: exp overlaps a product where enough registers are left."""
     plan = kernel.plan(ChainedTiles)
     found = None if plan is None else find_chain(kernel, ROWS[plan.core])
     return OverlappedExp if found is not None and found.overlaps_exp else ProducerWarp
 
 
 def best_chain(kernel: Kernel, target: Target) -> Chain | None:
-    """A match on the tensor core with the longest sum that its dtypes have, if there is one.
+    """A match on the tensor core with the longest sum for its dtypes; None without a match.
 
-    TMA brings operands where the setting BOXES asks for what nobody has run.
+    TMA copies operands where the setting BOXES allows it, since nobody has run TMA on hardware.
     """
     there = [(core.size("k"), i) for i, core in enumerate(ROWS) if core.name in target.tensor_cores]
     for _, number in sorted(there, reverse=True):
@@ -118,9 +118,9 @@ def best_chain(kernel: Kernel, target: Target) -> Chain | None:
 
 
 def build_chain(kernel: Kernel, target: Target) -> None:
-    """Builds the graph in program order of chained products that an Opt has asked for.
+    """Builds the graph, in program order, of chained products that an Opt asks for.
 
-    Raises: KernelOptError where stages are more than there are tiles, or nothing says how many.
+    Raises: KernelOptError for more stages than tiles, or without a PIPELINE.
     """
     plan, copies = kernel.plan(ChainedProducts), kernel.plan(CopyPipeline)
     assert plan is not None
@@ -131,7 +131,10 @@ def build_chain(kernel: Kernel, target: Target) -> None:
     if copies is not None:
         stages, tiles = copies.count, ceildiv(size_of(found.axis), builder.tile)
         if tiles < stages:
-            raise KernelOptError(f"{stages} stages are more than the {tiles} tiles of the loop")
+            raise KernelOptError(
+                f"{stages} stages are more than the {tiles} tiles of the loop; fewer stages would "
+                "do (PIPELINE)"
+            )
         kernel.add(replace(copies, axis=builder.turn.arg.id))
     elif core.in_group:
         raise KernelOptError(f"{core.name} wants PIPELINE copies or PIPELINE producer")
