@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from aster_ml.codegen.explain import arranged_lines
     from aster_ml.codegen.lower.indices import lower_index_dtype
     from aster_ml.codegen.passes import kernel_name, lower, schedule_kernel
-    from aster_ml.elsewhere import hint
     from aster_ml.engine.compile import write_kernel
     from aster_ml.engine.estimate import Estimates, estimate
     from aster_ml.engine.explain import run_name, show_slots, show_work
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from aster_ml.jit.kept import dump_recordings, load_recordings, named_memory
     from aster_ml.jit.on_memory import OnMemory
     from aster_ml.jit.recording import Recording
+    from aster_ml.migration_hints import hint
     from aster_ml.ops.complexes import COMPLEX_KINDS
     from aster_ml.ops.data import wrapped_node
     from aster_ml.ops.elementwise import ElementwiseMixin
@@ -92,7 +92,6 @@ HOMES = {
     "codegen.explain": "arranged_lines",
     "codegen.lower.indices": "lower_index_dtype",
     "codegen.passes": "kernel_name lower schedule_kernel",
-    "elsewhere": "hint",
     "engine.compile": "write_kernel",
     "engine.estimate": "Estimates estimate",
     "engine.explain": "run_name show_slots show_work",
@@ -108,6 +107,7 @@ HOMES = {
     "frames": "is_own",
     "gradient": "written_views",
     "interpreters": "python_command python_environment",
+    "migration_hints": "hint",
     "jit.graph_runner": "GraphRunner",
     "jit.kept": "dump_recordings load_recordings named_memory",
     "jit.on_memory": "OnMemory",

@@ -24,7 +24,7 @@ for _name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
 READ_FLAGS |= getattr(os, "O_NONBLOCK", 0)
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # As many links as Linux follows on one way.
-MOST_LINKS = 40
+MAX_LINKS = 40
 # What tells our temporary files from those of other machines, and from one another.
 TOKEN = secrets.token_hex(4)
 NUMBERS = itertools.count()
@@ -116,7 +116,7 @@ def walk_to(path: Path) -> os.stat_result:
             here, place = below, found
             continue
         links += 1
-        if links > MOST_LINKS:
+        if links > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
         target = os.readlink(below)
         if os.path.isabs(target):

@@ -16,7 +16,6 @@ import numpy as np
 
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import DTypeLike, dtypes, to_dtype
-from aster_ml.elsewhere import TENSOR, hint
 from aster_ml.engine import history, storage
 from aster_ml.engine.launch import is_recording
 from aster_ml.engine.realize import SHOWING, realize_uops, schedule_uops, settle
@@ -32,6 +31,7 @@ from aster_ml.errors import (
 from aster_ml.helpers import all_int
 from aster_ml.kernel_library.formulas import FormulaMixin
 from aster_ml.late import late
+from aster_ml.migration_hints import TENSOR, hint
 from aster_ml.ops.assign import REALIZED, note_memory
 from aster_ml.ops.create import CreateMixin
 from aster_ml.ops.data import node_of

@@ -30,7 +30,6 @@ from aster_ml.dtype import (
     to_dtype,
     truncate,
 )
-from aster_ml.elsewhere import TENSOR, hint
 from aster_ml.engine import storage
 from aster_ml.engine.guard import graph_is_too_large
 from aster_ml.engine.readers import Tensors
@@ -42,6 +41,7 @@ from aster_ml.errors import (
     ShapeError,
 )
 from aster_ml.helpers import kind_of
+from aster_ml.migration_hints import TENSOR, hint
 from aster_ml.ops.complexes import (
     COMPLEX_KINDS,
     OPERATORS,

@@ -15,7 +15,7 @@ from aster_ml.runtime.object_cache import cache_folder
 
 # It rises with what a part of the self-test has to show, and with how kernels of it are made.
 EDITION = 1
-MOST_BYTES = 1 << 16
+MAX_BYTES = 1 << 16
 # The part that a device with tensor cores which read boxes of tensors has to pass (Hopper).
 BOXES = "boxes"
 
@@ -37,7 +37,7 @@ def copy_to(folder: Path) -> None:
         return
     make_folder(folder / "verdicts")
     for path in there.glob("*.txt"):
-        content = read_own(str(path), MOST_BYTES)
+        content = read_own(str(path), MAX_BYTES)
         if content is not None:
             replace_own(str(folder / "verdicts" / path.name), content)
 
@@ -72,7 +72,7 @@ def passed_parts(device: str) -> frozenset[str]:
         return frozenset()
     try:
         check_folder(path.parent)
-        content = read_own(str(path), MOST_BYTES)
+        content = read_own(str(path), MAX_BYTES)
         lines = [] if content is None else content.decode().splitlines()
     except (OSError, UnicodeDecodeError):
         return frozenset()

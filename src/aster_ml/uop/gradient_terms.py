@@ -22,7 +22,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 # Factors are gathered while their product stays far from overflow and underflow, float16 included.
-LEAST_FACTOR, GREATEST_FACTOR = 1e-4, 1e4
+MIN_FACTOR, MAX_FACTOR = 1e-4, 1e4
 # A factor goes below these, where there are fewer elements, or as many.
 SAME_ELEMENTS = frozenset({Ops.EXPAND, Ops.RESHAPE})
 
@@ -96,7 +96,7 @@ class Term:
                 factor = -factor
             elif u.op is Ops.MUL and is_number(u.src[1]):
                 both = u.src[1].arg * factor
-                near = LEAST_FACTOR < abs(both) < GREATEST_FACTOR and not EXACT
+                near = MIN_FACTOR < abs(both) < MAX_FACTOR and not EXACT
                 if abs(factor) != 1 and not near:
                     break
                 # A factor and its reciprocal, each rounded, are one where the dtype cannot tell.

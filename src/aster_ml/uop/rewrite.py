@@ -16,7 +16,7 @@ from aster_ml.uop.pattern import PatternMatcher
 
 # So many results for each node of a graph, and these at least, are allowed: far more than any sound
 # table needs.
-STEPS_A_NODE, LEAST_STEPS = 200, 10_000
+STEPS_A_NODE, MIN_STEPS = 200, 10_000
 
 
 def graph_rewrite(root: UOp, pm: PatternMatcher, ctx: Any = None, bottom_up: bool = False) -> UOp:
@@ -48,7 +48,7 @@ def rewrite_after(root: UOp, pm: PatternMatcher, ctx: Any, done: dict[UOp, UOp])
     # (node, what is waited for): None its sources, a node the result it became.
     stack: list[tuple[UOp, UOp | None]] = [(root, None)]
     waiting: set[UOp] = set()
-    steps, limit = 0, LEAST_STEPS
+    steps, limit = 0, MIN_STEPS
     while stack:
         u, became = stack.pop()
         if became is not None:
@@ -104,7 +104,7 @@ def rewrite_first(root: UOp, pm: PatternMatcher, ctx: Any, done: dict[UOp, UOp])
     table = pm.table
     stack: list[tuple[UOp, UOp | None, bool]] = [(root, None, False)]
     waiting: set[UOp] = set()
-    steps, limit = 0, LEAST_STEPS
+    steps, limit = 0, MIN_STEPS
     while stack:
         u, became, entered = stack.pop()
         if became is not None:

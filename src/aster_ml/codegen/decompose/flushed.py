@@ -18,13 +18,13 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 # The smallest normal number of each dtype.
-LEAST_NORMAL = {dtypes.float16: 2.0**-14, dtypes.bfloat16: 2.0**-126, dtypes.float32: 2.0**-126}
+MIN_NORMAL = {dtypes.float16: 2.0**-14, dtypes.bfloat16: 2.0**-126, dtypes.float32: 2.0**-126}
 COMPARISONS = frozenset({Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE})
 
 
 def settle_comparisons(sink: UOp, target: Target) -> UOp:
     """The graph without comparisons with constants that the target may flush."""
-    flushed = [d for d in LEAST_NORMAL if d.name in target.flushes]
+    flushed = [d for d in MIN_NORMAL if d.name in target.flushes]
 
     def settled(old: UOp, u: UOp) -> UOp:
         first, second = u.src
@@ -47,7 +47,7 @@ def settle_comparisons(sink: UOp, target: Target) -> UOp:
 
 def subnormal(u: UOp) -> float:
     """The value of a subnormal constant; 0 for any other node."""
-    if u.op is not Ops.CONST or not 0 < abs(u.arg) < LEAST_NORMAL[u.dtype]:
+    if u.op is not Ops.CONST or not 0 < abs(u.arg) < MIN_NORMAL[u.dtype]:
         return 0.0
     return float(u.arg)
 

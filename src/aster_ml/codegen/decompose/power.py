@@ -44,9 +44,9 @@ ATANH_FLOAT64 = (
 # 2 / (3 ln 2).
 ATANH_TO_LOG2 = Fraction("0.961796693925975604906616454001261424951097")
 # Constant integer exponents within these become multiplications.
-LEAST_MULTIPLIED, MOST_MULTIPLIED = -4, 8
+MIN_MULTIPLIED, MAX_MULTIPLIED = -4, 8
 # |y| beyond which x**y is 0, 1 or infinite for every x that is not 1 in magnitude.
-LARGEST_EXPONENT = {dtypes.float32: 2.0**34, dtypes.float64: 2.0**66}
+MAX_EXPONENT = {dtypes.float32: 2.0**34, dtypes.float64: 2.0**66}
 
 
 def shorten(x: UOp) -> UOp:
@@ -101,7 +101,7 @@ def exp2_of_product(y: UOp, high: UOp, low: UOp, special: UOp | None = None) -> 
 
     Where `special` is not 0, it replaces high + low.
     """
-    y = clamp(y, -LARGEST_EXPONENT[y.dtype], LARGEST_EXPONENT[y.dtype])
+    y = clamp(y, -MAX_EXPONENT[y.dtype], MAX_EXPONENT[y.dtype])
     y_high = shorten(y)
     exact = y_high * high
     rest = (y - y_high) * high + y * low
@@ -156,7 +156,7 @@ def pow_constant(x: UOp, y: float) -> UOp | None:
     if y == 0.0:
         return x.const_like(1.0)
     if math.isfinite(y) and y == int(y):
-        if not LEAST_MULTIPLIED <= y <= MOST_MULTIPLIED:
+        if not MIN_MULTIPLIED <= y <= MAX_MULTIPLIED:
             return None
         # The reciprocal first: a power may overflow where its reciprocal is finite and not 0.
         return power_by_squaring(x if y > 0 else x.alu(Ops.RECIPROCAL), abs(int(y)))

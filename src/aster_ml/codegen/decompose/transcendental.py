@@ -296,7 +296,7 @@ EXACT_FACTORS = (
     Fraction("3.321928094887362347870319429489390175864831393"),
 )
 # Beyond these factors the bounds of exp2, divided by the factor, leave the range of the format.
-LEAST_FACTOR, GREATEST_FACTOR = 2.0**-20, 2.0**20
+MIN_FACTOR, MAX_FACTOR = 2.0**-20, 2.0**20
 
 
 def exp2_of_scaled(x: UOp, factor: float, ldexp: bool = False, falling: bool = False) -> UOp | None:
@@ -312,7 +312,7 @@ def exp2_of_scaled(x: UOp, factor: float, ldexp: bool = False, falling: bool = F
     """
     form = format_of(x)
     factor = round_float(factor, x.dtype)
-    if not LEAST_FACTOR <= abs(factor) <= GREATEST_FACTOR:
+    if not MIN_FACTOR <= abs(factor) <= MAX_FACTOR:
         return None
     rest = 0.0
     for exact in EXACT_FACTORS:

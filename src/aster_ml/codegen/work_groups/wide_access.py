@@ -1,10 +1,10 @@
-"""Loads and stores of 16 bytes: lanes along axes whose steps are neighbours in memory.
+"""Widens loads and stores to 16 bytes: adds lanes along axes that are contiguous in memory.
 
-They are SIMD lanes, or where a target has none, single values that its language moves together.
+Lanes are SIMD lanes, or, on targets without SIMD, single values that the language loads together.
 
-Receives a Plan whose axes have no lanes yet; gives them to the innermost axis of outputs, or to
-that of each reduction. Where an access does not begin at a multiple of the lanes, as in many views,
-it stays one of single elements: half of a wide access is two accesses on a graphics processor.
+Receives a Plan whose axes have no lanes yet; adds lanes to the innermost output axis, or to that of
+each reduction. An access that is not aligned to the lanes, as in many views, stays scalar: an
+unaligned wide access is two accesses on a GPU.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.symbolic import affine_form, simplify
 
-# Steps of an axis that are left for work-items, at least.
-LEAST_STEPS = 16
+# Steps of an axis that remain for work-items, at least.
+MIN_STEPS = 16
 
 
 def widen_outputs(plan: Plan, axes: list[UOp]) -> bool:
-    """Lanes along the one of these axes of outputs that all stores walk as neighbours."""
+    """Adds lanes along that output axis along which all stores are contiguous."""
     kernel = plan.kernel
     for axis in reversed(axes):
-        # A reduction over it, and another beside it: lanes of both are chosen by themselves.
+        # Accesses that depend on the axis; lanes of reductions are chosen separately.
         mine = [a for a in plan.accesses if axis in a.node.ranges]
         stores = [a for a in plan.accesses if a.is_store]
         if not all([a.stride(axis) == 1 for a in stores]) or not kernel.may_reorder(axis):
@@ -41,7 +41,7 @@ def widen_outputs(plan: Plan, axes: list[UOp]) -> bool:
 
 
 def widen_reductions(plan: Plan) -> None:
-    """Lanes along each reduction whose loads are neighbours along its longest axis."""
+    """Adds lanes along each reduction whose loads are contiguous along its longest axis."""
     kernel = plan.kernel
     longest = [max(u.src[1:], key=size_of) for u in kernel.reduces if u.src[1:]]
     for axis in dict.fromkeys(longest):
@@ -53,7 +53,7 @@ def widen_reductions(plan: Plan) -> None:
 
 
 def lanes_along(plan: Plan, axis: UOp, accesses: list[Access]) -> int:
-    """Counts the steps of an axis that these accesses can take at a time, each all or one."""
+    """Counts the lanes along an axis that these accesses can have, each all or one."""
     wide = [a for a in accesses if a.stride(axis) == 1]
     if not wide or axis.src[0].op is not Ops.CONST:
         return 1
@@ -66,13 +66,13 @@ def lanes_along(plan: Plan, axis: UOp, accesses: list[Access]) -> int:
     lanes = nbytes // max([a.node.src[0].dtype.itemsize for a in wide])
     while lanes > 1:
         steps = size_of(axis) / lanes
-        if steps == steps // 1 >= LEAST_STEPS and all([begins_at(a, axis, lanes) for a in wide]):
+        if steps == steps // 1 >= MIN_STEPS and all([begins_at(a, axis, lanes) for a in wide]):
             return lanes
         lanes //= 2
     return 1
 
 
 def begins_at(access: Access, axis: UOp, lanes: int) -> bool:
-    """Whether an access that begins at a multiple of the lanes along an axis does so in memory."""
+    """Whether an access at a multiple of the lanes along an axis is aligned in memory."""
     rest, _ = affine_form(simplify(access.node.src[0].src[1]), {axis})
     return all([n % lanes == 0 for n in (rest.const, *rest.terms.values())])

@@ -42,7 +42,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
 }
 
 # Most objects in one library: twice as many gain nothing more.
-MOST_TOGETHER = 16
+MAX_TOGETHER = 16
 
 # How many libraries an LLJIT gets, and about what a library takes beside its objects: pages for
 # each kind of section, tables.
@@ -510,12 +510,12 @@ def load_objects(objects: Sequence[tuple[Sequence[str], bytes]]) -> list[LoadedO
     free: dict[str, int] = {}
     first_open = 0
     for i, (names, _) in enumerate(objects):
-        while first_open < len(libraries) and len(libraries[first_open][0]) == MOST_TOGETHER:
+        while first_open < len(libraries) and len(libraries[first_open][0]) == MAX_TOGETHER:
             first_open += 1
         at = max([free.get(name, 0) for name in names], default=0)
         at = max(at, first_open)
         while at < len(libraries) and (
-            len(libraries[at][0]) == MOST_TOGETHER or not libraries[at][1].isdisjoint(names)
+            len(libraries[at][0]) == MAX_TOGETHER or not libraries[at][1].isdisjoint(names)
         ):
             at += 1
         if at == len(libraries):

@@ -30,7 +30,7 @@ SYMBOLS, STRINGS, RELOCATIONS, NO_BYTES = 2, 3, 4, 8
 # Section numbers from here on have meanings of their own: of these, absolute and common symbols.
 RESERVED, ABSOLUTE, COMMON = 0xFF00, 0xFFF1, 0xFFF2
 FRAMES = b".eh_frame\0"
-MOST_ALIGNED = 1 << 16
+MAX_ALIGNMENT = 1 << 16
 # Flags of sections: written to, in memory, run, merged, text, by a relocation, in order; large.
 IN_MEMORY, FLAGS = 2, 0xF7 | 0x10000000
 KINDS, BINDINGS = 6, 2
@@ -86,7 +86,7 @@ def check_sections(binary: bytes, at: int, size: int, count: int, names: int) ->
     for _, kind, flags, address, begin, length, link, _, align, _ in sections[1:]:
         if kind != NO_BYTES and begin + length > len(binary):
             raise Damaged("a section lies outside of it")
-        if length > 1 << 40 or not align or align & (align - 1) or align > MOST_ALIGNED:
+        if length > 1 << 40 or not align or align & (align - 1) or align > MAX_ALIGNMENT:
             raise Damaged("a section is damaged")
         if link >= count or flags & ~FLAGS or address or not kind:
             raise Damaged("a section is damaged")

@@ -74,13 +74,13 @@ def library_name() -> str:
     return "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
 
 
-class Here(threading.local):
+class CurrentDevice(threading.local):
     """The device whose context is current in a thread."""
 
     device: CudaDevice | None = None
 
 
-HERE = Here()
+CURRENT = CurrentDevice()
 DEVICES: SharedWeakSet[CudaDevice] = SharedWeakSet()
 
 
@@ -128,16 +128,16 @@ class CudaDevice:
         """Makes its context the current one. Raises: DeviceError when it is lost."""
         if self.lost:
             raise DeviceError(f"{self.name} was lost ({self.lost}); a new process can use it again")
-        if HERE.device is not self or not self.alone:
+        if CURRENT.device is not self or not self.alone:
             self.check(self.cu.cuCtxSetCurrent(self.context), "entering its context")
-            HERE.device = self
+            CURRENT.device = self
 
     def may_free(self) -> bool:
         """Enters the context for giving something back; False where there is nothing to give to."""
         if self.lost or os.getpid() != self.process:
             return False
         self.cu.cuCtxSetCurrent(self.context)
-        HERE.device = self
+        CURRENT.device = self
         return True
 
     def check(self, result: tuple[Any, ...], doing: str) -> Any:

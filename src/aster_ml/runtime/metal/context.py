@@ -16,7 +16,7 @@ from aster_ml.runtime.metal.api import api
 from aster_ml.runtime.metal.objc import POINTER, Object, Size
 
 # So many launches start together where nobody waits before, and so many buffers may be on the way.
-BATCH, MOST_COMMAND_BUFFERS = 32, 1024
+BATCH, MAX_COMMAND_BUFFERS = 32, 1024
 # MTLCommandBufferStatus of a failure, and MTLCommandBufferError of devices that are gone.
 FAILED, GONE = 5, (4, 11)
 # What other codes of MTLCommandBufferError mean to who reads them.
@@ -91,7 +91,7 @@ class MetalDevice:
         self.device = device
         self.lost = ""
         self.lock = threading.RLock()
-        self.queue = Object(api().new_queue(device.address, MOST_COMMAND_BUFFERS))
+        self.queue = Object(api().new_queue(device.address, MAX_COMMAND_BUFFERS))
         if not self.queue:
             raise DeviceError(f"{name} gives no command queue")
         self.open: Commands | None = None

@@ -27,12 +27,12 @@ CONCURRENT_DISPATCH, READ_AND_WRITE = 32, 3
 # Every variable begins where any device takes an argument of constant memory.
 VARIABLE_NBYTES = 256
 # So many commands an indirect command buffer has room for.
-MOST_COMMANDS = 16384
+MAX_COMMANDS = 16384
 
 
 def can_record(calls: Sequence[Call]) -> bool:
     """Whether Metal takes the calls as commands: not those of nothing, nor of many arguments."""
-    return len(calls) <= MOST_COMMANDS and all(
+    return len(calls) <= MAX_COMMANDS and all(
         isinstance(call.launch, Grid)
         and 0 not in call.launch.blocks
         and len(call.handles) + len(call.vars) <= MOST_BUFFERS

@@ -44,7 +44,7 @@ FEATURES = ("shader-f16", "timestamp-query")
 # LP_MAX_TGSI_LOOP_ITERATIONS (Mesa, gallivm/lp_bld_limits.h).
 LLVMPIPE, LLVMPIPE_TURNS = "llvmpipe", 65_535
 # So many launches go off together at most.
-MOST_WAITING = 64
+MAX_WAITING = 64
 # What the limits of WebGPU promise at least, where an adapter says nothing.
 RANKS = {"DiscreteGPU": 0, "IntegratedGPU": 1, "VirtualGPU": 2, "Unknown": 3, "CPU": 4}
 BACKENDS = ("Vulkan", "Metal", "D3D12")
@@ -374,7 +374,7 @@ class WebGpuBackend(Backend):
         """A launch, behind all that waits."""
         with self.lock:
             self.waiting.append(dispatch)
-            if len(self.waiting) >= MOST_WAITING:
+            if len(self.waiting) >= MAX_WAITING:
                 self.flush()
 
     def flush(self) -> None:

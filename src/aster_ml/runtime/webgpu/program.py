@@ -24,7 +24,7 @@ WORD_NBYTES = 16
 # Most blocks in one dimension of a dispatch.
 MAX_BLOCKS = 65535
 # So many bind groups stay with a program, and buffers of arguments with a device.
-MOST_GROUPS = 256
+MAX_GROUPS = 256
 # Memory that a block shares, as a source has it, and the bytes of an element.
 SHARED = re.compile(r"^var<workgroup> \w+: array<([\w<>]+), (\d+)>;$", re.MULTILINE)
 ELEMENT_NBYTES = {
@@ -152,7 +152,7 @@ class WebGpuProgram(Program):
         key = (*[(h.buffer, h.offset, h.nbytes) for h in handles], vars, blocks)
         found = self.groups.get(key, self)
         if found is self:
-            if len(self.groups) >= MOST_GROUPS:
+            if len(self.groups) >= MAX_GROUPS:
                 self.groups.clear()
             with self.backend.lock:
                 found = self.groups[key] = self.dispatch(handles, vars, blocks)
@@ -315,7 +315,7 @@ class WebGpuGraph(Graph):
             key = tuple([(h.buffer, h.offset, h.nbytes) for h in c.handles])
             found = c.groups.get(key)
             if found is None:
-                if len(c.groups) >= MOST_GROUPS:
+                if len(c.groups) >= MAX_GROUPS:
                     c.groups.clear()
                 shader = program.shader_for(c.handles)
                 group = program.bind(shader, c.handles, self.uniform, c.at)

@@ -18,11 +18,11 @@ from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
 FOLLOWED = ELEMENTWISE | MOVEMENT | {Ops.INDEX, Ops.DETACH, Ops.CONTIGUOUS_BACKWARD}
 MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD})
 # Bytes of a value for each byte that it is made of, at least, for memory to be what it costs.
-LEAST_GROWTH = 2
+MIN_GROWTH = 2
 # Elements for each byte, at most: one a bit. What has more repeats what it is made of.
-MOST_ELEMENTS = dtypes.uint8.bits
+MAX_ELEMENTS = dtypes.uint8.bits
 # Nodes beyond which a value takes longer to make than to load, whatever it is made of.
-MOST_NODES = 600
+MAX_NODES = 600
 
 
 def nodes_of_unpacked(u: UOp, stored: Container[UOp]) -> list[UOp] | None:
@@ -38,7 +38,7 @@ def nodes_of_unpacked(u: UOp, stored: Container[UOp]) -> list[UOp] | None:
     views: list[UOp] = []
 
     def enter(x: UOp) -> bool:
-        return len(found) <= MOST_NODES and x.op in FOLLOWED and x not in stored and not is_view(x)
+        return len(found) <= MAX_NODES and x.op in FOLLOWED and x not in stored and not is_view(x)
 
     for x in toposort(u, enter=enter):
         if is_view(x) or x in stored or (x.src and x.op not in FOLLOWED):
@@ -49,11 +49,11 @@ def nodes_of_unpacked(u: UOp, stored: Container[UOp]) -> list[UOp] | None:
             views += views_of(x)
         else:
             found.append(x)
-    if len(found) > MOST_NODES or all([fields.count(base) < 2 for base in fields]):
+    if len(found) > MAX_NODES or all([fields.count(base) < 2 for base in fields]):
         return None
     numel = prod(u.shape)
-    grows = packed * LEAST_GROWTH <= numel * u.dtype.itemsize
-    return found + views if grows and numel <= packed * MOST_ELEMENTS else None
+    grows = packed * MIN_GROWTH <= numel * u.dtype.itemsize
+    return found + views if grows and numel <= packed * MAX_ELEMENTS else None
 
 
 def views_of(u: UOp) -> list[UOp]:

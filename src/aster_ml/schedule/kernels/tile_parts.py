@@ -31,7 +31,7 @@ from aster_ml.uop.rules.linear_form import Form, form_of
 # memory lines would be read for few elements each, so that scratch may grow beyond.
 MIN_ROWS = 64
 # With no more of the threads busy, kernels that all threads share are quicker.
-LEAST_SHARE = 0.5
+MIN_SHARE = 0.5
 
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
@@ -183,7 +183,7 @@ def fits(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
     if run.rows == run.sizes[last] and prod(run.sizes[:last]) == 1:
         return False
     run.scratch = {s: run.rows * n for s, n in run.scratch.items()}
-    return DEPTH_FIRST >= 2 or (share(run) > LEAST_SHARE and is_worth_tiling(run, splitter, facts))
+    return DEPTH_FIRST >= 2 or (share(run) > MIN_SHARE and is_worth_tiling(run, splitter, facts))
 
 
 def share(run: Run) -> float:

@@ -29,10 +29,10 @@ PARTS = 256
 PARTS_EACH = 8
 # Parts that divide are left alone where somebody waits for longer, or where what lies in one piece
 # is shorter: then a rest costs less.
-MOST_WAITING, RUN = 1.1, 1024
+MAX_WAITING, RUN = 1.1, 1024
 # Results along a side of a tile of a product, about; those along the shorter one that are few; and
 # steps of a sum that are left, at least.
-TILE, FEW_ROWS, LEAST_STEPS = 64, 16, 512
+TILE, FEW_ROWS, MIN_STEPS = 64, 16, 512
 VIEWS = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE})
 # A rest is reduced by one worker: this part of what each of the others has, or less.
 LITTLE = 16
@@ -128,7 +128,7 @@ def split_product(u: UOp, sides: tuple[int, int], long: list[int], units: int) -
     tiles = others * prod([ceildiv(n, t) for n, t in zip(sorted(sides), tile, strict=True)])
     axis = max(long, key=lambda a: int(x.shape[a]))
     size = x.shape[axis]
-    most = min(2 * units // max(tiles, 1), size // LEAST_STEPS)
+    most = min(2 * units // max(tiles, 1), size // MIN_STEPS)
     fitting = [d for d in divisors(size) if d <= most and size // d % EVEN == 0]
     if 4 * tiles > 3 * units or not fitting or fitting[-1] < 2:
         return u
@@ -176,7 +176,7 @@ def split_of(shape: tuple[int, ...], long: list[int], workers: int) -> tuple[int
 
     for a in long:
         parts = parts_of(shape[a], workers)
-        if parts and waiting(parts, workers) <= MOST_WAITING:
+        if parts and waiting(parts, workers) <= MAX_WAITING:
             if in_one_piece(a, shape[a] // parts):
                 return a, parts, shape[a] // parts
     for a, each in itertools.product(long, range(PARTS_EACH, 0, -1)):

@@ -18,7 +18,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, VarArg
 from aster_ml.uop.pattern import PatternMatcher, tell_rewritten
 from aster_ml.uop.print.infix import render_expr
-from aster_ml.uop.rewrite import LEAST_STEPS, steps_allowed
+from aster_ml.uop.rewrite import MIN_STEPS, steps_allowed
 from aster_ml.uop.rules.algebra import (
     ANY_DTYPE_RULES,
     BOOL_RULES,
@@ -143,7 +143,7 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
     # (node, what is waited for): None its sources, a Form the atoms of a sum, a dict the parts of
     # a conjunction, a node the result it became.
     stack: list[tuple[UOp, Any]] = [(root, None)]
-    steps, limit = 0, LEAST_STEPS
+    steps, limit = 0, MIN_STEPS
     walk = LONG_WALK
     while stack:
         u, waits = stack.pop()
