@@ -1,8 +1,8 @@
-"""Gives packages on top of the core what they need beside the names of `aster_ml`.
+"""Exports further names of the core to packages on top of it, beside those of `aster_ml`.
 
-With the modules that `layers.toml` lists as `interface` these are all that the library and the
-programs use of the core, and what packages of others can rely on. docs/how-to/packages.md goes
-through them by what a package wants to do. A module is imported when a name of it is first read.
+With the modules that `layers.toml` lists as `interface` these are all names of the core that the
+library and the programs use, and that other packages can rely on. docs/how-to/packages.md lists
+them by task. A module is imported when one of its names is first read.
 """
 
 from __future__ import annotations

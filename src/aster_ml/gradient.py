@@ -1,4 +1,4 @@
-"""Gradients: one rule per op, and the walk from a value back to what it was computed from.
+"""Computes gradients by reverse-mode differentiation: one rule per op, and a walk over the graph.
 
 Receives nodes of the tensor stage and returns nodes of the tensor stage. A rule builds plain graph,
 so a gradient can be differentiated again. Nothing here knows of tensors, devices or memory.

@@ -1,4 +1,4 @@
-"""Tensor: what users hold. Construction, realizing, moving, reading, gradients.
+"""Defines Tensor, a mutable handle on a node: construction, realizing, moving, reading, gradients.
 
 Receives data and other tensors; returns tensors, NumPy arrays, Python numbers. What operations mean
 stands in functions of `ops`, each by its subject; how they run stands below `engine`.

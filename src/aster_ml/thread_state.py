@@ -1,4 +1,4 @@
-"""Keeps the state of one thread, and whose turn it is with what all threads share.
+"""Keeps state per thread, and the lock on state that all threads share.
 
 `HERE` has for each thread whether it trains, who observes what it runs, and a token that stands for
 all of this: the same object whenever the same thread is in the same state, so that one question

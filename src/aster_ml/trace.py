@@ -1,4 +1,4 @@
-"""Which of a user's calls a kernel comes from: names of Tensor methods on nodes and kernels.
+"""Traces kernels to Tensor methods and lines of the user's program.
 
 With TRACEMETA=1 the methods of Tensor are wrapped: what the outermost call has built carries its
 name from then on (`UOp.metadata`), and so do the kernels that compute it (`ExecItem.metadata`, the

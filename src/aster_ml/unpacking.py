@@ -1,4 +1,4 @@
-"""Compressed bytes unpacked, and the memory that reading one file may take.
+"""Decompresses files, and bounds the memory that reading one file may take.
 
 Receives bytes of gzip, bzip2, xz or zip's methods; returns what they unpack to. A file of a few
 bytes can claim to be gigabytes, so what a reader takes is counted beforehand: at most FREE_NBYTES

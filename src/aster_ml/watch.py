@@ -1,4 +1,4 @@
-"""Who watches the compiler at work: nobody, unless a run is recorded (VIZ).
+"""Dispatches compiler events to watchers; there are none unless a run is recorded (VIZ).
 
 Whoever does something worth seeing asks `if WATCHERS:` and tells each of them. So all that it costs
 to be watched by nobody is one look at an empty list, and no call. What is done with what is told

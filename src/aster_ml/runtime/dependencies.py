@@ -1,4 +1,4 @@
-"""Which calls of a list may run side by side: derived from the bytes that each reads and writes.
+"""Derives which calls of a list may run concurrently from the bytes that each reads and writes.
 
 Receives for each call the memory that it touches, by address, and in how many parts it runs;
 returns the groups of calls between which all threads wait for one another, and shows of given

@@ -1,4 +1,4 @@
-"""DISK: files as buffers. `DISK:path` is one plain file; runs nothing.
+"""Opens files as buffers: `DISK:path` is one regular file; runs no kernels.
 
 A buffer that is read opens the file, so nothing is read before it is looked at and slices cost
 nothing. A buffer that is written (copyin) makes the file, or makes it longer; one that is read

@@ -1,4 +1,4 @@
-"""DLPack capsules to and from NumPy arrays that see the same memory.
+"""Exchanges memory with other packages by DLPack capsules, without a copy.
 
 Receives arrays, or what other packages hand out by `__dlpack__`; returns capsules and arrays. NumPy
 makes and reads the capsules, which settles who frees what, in which thread, up to the end of the

@@ -1,4 +1,4 @@
-"""Resolves what arrays of other packages keep beside their bytes, or refuses it by name.
+"""Resolves lazy state of foreign arrays (masks, conjugation, ...), or rejects it by name.
 
 Receives what a user has from another package; returns an array whose memory holds its numbers as
 they are. Marks that stand for a computation (negated, conjugated, all zeros) are carried out; what

@@ -1,4 +1,4 @@
-"""Memory of the host: what the buffers of CPU, NPY and other in-process devices are made of.
+"""Allocates host memory for buffers of CPU, NPY and other in-process devices.
 
 Receives sizes, or objects that own memory; returns handles with an integer `address`. Blocks are
 64-byte aligned and pooled; memory of others is used in place. Knows nothing of kernels or threads.

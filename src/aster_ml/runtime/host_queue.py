@@ -1,4 +1,4 @@
-"""The queue of devices that run on the calling thread: a launch is done when it returns.
+"""Implements the queue of synchronous devices: a launch is done when it returns.
 
 Such devices (CPU, PYTHON, NULL, and those that only hold data) have nothing to wait for; an event
 is the time at which it was made.

@@ -1,4 +1,4 @@
-"""NPY: memory that NumPy owns. Holds data on its way in and out; runs nothing.
+"""Opens NPY: memory that NumPy owns; holds data on its way in and out and runs no kernels.
 
 `Buffer("NPY", size, dtype, opaque=array)` is the array itself, without a copy.
 """

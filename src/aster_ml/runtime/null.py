@@ -1,4 +1,4 @@
-"""NULL: compiles and forgets. Kernels do nothing and memory holds nothing.
+"""Opens NULL: compiles kernels and runs none; its memory holds no data.
 
 For measuring and testing the compiler alone. Reading a result is an error, never a wrong number.
 """

@@ -1,4 +1,4 @@
-"""A cache of compiled objects on disk, shared by processes: `get(key)`, `put(key, data)`.
+"""Caches compiled objects on disk, shared by processes: `get(key)`, `put(key, data)`.
 
 One file an entry, with a header that says what it has to hold; an entry of several keys is one file
 under several names. An entry that is damaged, cut short

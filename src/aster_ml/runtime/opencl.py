@@ -1,4 +1,4 @@
-"""OPENCL: kernels on any device that has an OpenCL driver, through pyopencl.
+"""Opens OPENCL: kernels on any device with an OpenCL driver, through pyopencl.
 
 Finds devices, says what they can do, builds source, keeps memory and launches. A handle is memory
 and a byte offset, because OpenCL lets a sub-buffer start only at some addresses; kernels take

@@ -1,4 +1,4 @@
-"""PYTHON: the device that interprets linear programs, op by op and number by number.
+"""Opens PYTHON: the device that interprets linear programs.
 
 Slow by a factor of thousands, and the measure of all other devices. Its source language is the text
 form of a linear program; what the program means is in `interpreter`.

@@ -1,4 +1,4 @@
-"""Keeps what self-tests have found of devices: a file of text for each in the cache folder.
+"""Stores results of device self-tests, a text file each in the cache folder.
 
 Receives the line that names a device with its driver, and the parts of a self-test that passed or
 failed; returns those that passed. What parts there are, and what follows, callers know.

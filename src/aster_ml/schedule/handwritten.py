@@ -1,4 +1,4 @@
-"""Hands kernels that are written by hand to the plug-in that knows their language.
+"""Passes hand-written kernels to the plug-in that translates their language.
 
 Receives the SINK that a kernel's author returns, of `Ops` and `Dialect`; returns it in kernel form.
 A plug-in translates (`plugins.ask("translate", sink)`); a kernel that has the form stays as it is.

@@ -1,4 +1,4 @@
-"""Write-after-read hazards: values that a write would destroy too early are stored before it.
+"""Resolves write-after-read hazards: stores a value before a write destroys its source.
 
 Receives bodies; returns bodies in which a value that would be destroyed too early is stored
 beforehand.

@@ -1,4 +1,4 @@
-"""The dialect: ops for kernels that are written by hand and that Aster expresses otherwise.
+"""Defines ops of hand-written kernels that Aster expresses otherwise.
 
 A node of the dialect is a `UOp` whose op stands in `Dialect` instead of `Ops`; both kinds mix in
 one graph. A plug-in (`plugins.ask("translate")`) turns such a graph into Aster's kernel form before

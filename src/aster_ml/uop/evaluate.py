@@ -1,4 +1,4 @@
-"""The meaning of every elementwise op on Python numbers, and of scalar expressions made of them.
+"""Evaluates elementwise ops and scalar expressions on Python numbers: the meaning of every op.
 
 Receives Python values (ints, floats, bools) with their dtypes and returns such values: integers
 wrap, floats round once to their dtype, index arithmetic is exact and divides downwards. This is the

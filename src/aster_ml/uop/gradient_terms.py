@@ -1,4 +1,4 @@
-"""Terms of a gradient, simplified while they are built: numbers folded, factors and signs gathered.
+"""Simplifies terms of a gradient while they are built: folds numbers, factors and signs.
 
 Receives and returns nodes of the tensor stage. A term that is one number everywhere is a CONST
 without axes, which stands beside any shape. Gathering looks into terms only, never into nodes of

@@ -1,4 +1,4 @@
-"""Walks over graphs: order, consumers, substitution, search. All of them iterative."""
+"""Walks graphs iteratively: topological order, consumers, substitution, search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dtype, shape, device and integer bounds of a node, as functions of its op, sources and argument.
+"""Infers dtype, shape, device and integer bounds of a node from its op, sources and argument.
 
 Receives nodes (anything with op, dtype, src, arg and the inferred properties of its sources) and
 returns plain values. It builds no nodes, save sizes through arithmetic on symbolic ones.

@@ -1,4 +1,4 @@
-"""Interning: one object for one value, and what is inferred of a node when it is first asked for.
+"""Interns nodes (hash consing), and caches what is inferred of a node.
 
 `Interned` is the part of a UOp that knows no op's meaning: building, forgetting and copying nodes,
 and slots that are filled once from those of the sources. What can be made of nodes is in

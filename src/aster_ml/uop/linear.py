@@ -1,4 +1,4 @@
-"""Linear: a kernel as a list of nodes in the order in which they run; what renderers receive.
+"""Defines Linear: a kernel as a list of nodes in execution order, the input of renderers.
 
 Reading rules of the list (the specification of the linear stage):
 

@@ -1,4 +1,4 @@
-"""Movement ops as index arithmetic: where an element of the result comes from.
+"""Maps indices of movement ops' results to indices of their sources.
 
 Receives a movement node and one index an axis of its result; returns one index an axis of its
 source, and for PAD the condition under which there is a source element. Indices are not simplified

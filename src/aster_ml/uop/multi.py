@@ -1,4 +1,4 @@
-"""A value on several devices as one value on each: what every device computes of a node.
+"""Expands values that are sharded over several devices to one value on each.
 
 Receives a tensor-stage node with MULTI at or below it; returns nodes of one device each without any
 MULTI, so that nothing behind knows of several devices. One rule a group of ops: most do on each

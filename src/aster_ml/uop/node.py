@@ -1,4 +1,4 @@
-"""UOp: the one immutable, interned node that every stage is made of.
+"""Defines UOp: the one immutable, interned node that every stage is made of.
 
 Same object means same value: building a node that exists returns the one that exists
 (`uop/interned.py`). This module knows no rules and no devices; it builds. Integer index arithmetic

@@ -1,4 +1,4 @@
-"""The closed list of ops, one row each, and the small values that nodes carry as `arg`.
+"""Defines the closed list of ops, one row each, and the arguments that nodes carry.
 
 A new op is one row here and one row in each table that `tests/lint` names (inference, evaluation,
 gradient, renderers). Nothing here computes anything.

@@ -1,4 +1,4 @@
-"""Passes: named steps from graph to graph, as rows of tables that are run, timed and recorded.
+"""Runs passes: named steps from graph to graph, as rows of tables, timed and recorded.
 
 Receives rows and what they make; keeps how long each pass has taken, holds graphs to their stage
 (SPEC=2), and hands every step to who listens. Which passes there are, and in which order they run,

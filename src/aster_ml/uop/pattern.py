@@ -1,4 +1,4 @@
-"""Patterns, rules and tables of rules; a table becomes generated Python, one function a root op.
+"""Compiles tables of rewrite rules to Python: a function for each root op.
 
 Receives rows (name, pattern, replacement, guard) and gives `PatternMatcher.rewrite`. The generated
 function of an op tests what the rules of a run have in common once: the ops of the sources first,

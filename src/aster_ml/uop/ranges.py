@@ -1,4 +1,4 @@
-"""Ranges: how long they are, and indices made of them.
+"""Computes lengths of ranges, and indices made of ranges.
 
 Receives ranges and indices, as nodes; what a whole kernel says of them is in `codegen.analysis`.
 """

@@ -1,4 +1,4 @@
-"""Drivers that apply a table of rules to a whole graph until none applies any more.
+"""Rewrites a graph by a table of rules until none applies.
 
 Receives graphs and tables, returns graphs. It knows no rules and no stages; whole steps from graph
 to graph, one after the other, are the business of `uop/passes`.

@@ -1,4 +1,4 @@
-"""Along which axis a value on several devices is split, as a function of op, sources and argument.
+"""Infers the axis along which a value is sharded from op, sources and argument.
 
 Receives nodes (anything with op, dtype, src, arg and the inferred properties of its sources);
 returns the axis, or one of the marks below. It builds no nodes; what each device then computes

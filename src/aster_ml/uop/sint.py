@@ -1,4 +1,4 @@
-"""Sizes as functions see them: ints or index nodes alike.
+"""Converts symbolic sizes: ints or index nodes.
 
 Receives either; returns ints wherever that is possible. Methods of nodes alone stand in
 `mixin.symbol`.

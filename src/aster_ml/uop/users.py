@@ -1,4 +1,4 @@
-"""Notes which live nodes use a node, once that is asked for.
+"""Tracks the live users of a node, from the first request on.
 
 Receives nodes; answers from a source up to what is made of it. A node knows its sources only, and
 most nodes are never asked for their users, so nothing is noted when a node is made.

@@ -1,4 +1,4 @@
-"""The CPU's worker threads: Python threads that live in native code.
+"""Manages the CPU's worker threads: Python threads that wait and work in native code.
 
 Receives the address of a list of kernel calls (`cpu_program` lays it out) and returns when all of
 it has run. A worker spins in native code for a moment after each list, so that the next finds it

@@ -1,4 +1,4 @@
-"""Kernels on the CPU: one launch, and recorded graphs that replay in native code.
+"""Launches CPU kernels, one by one or as recorded graphs in native code.
 
 Receives loaded functions, addresses and variable values. A kernel is
 `void NAME(void** slots, int64 lo, int64 hi)`: `slots` holds the buffers' addresses and after them

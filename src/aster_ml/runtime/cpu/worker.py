@@ -1,4 +1,4 @@
-"""The native half of the CPU's threads: LLVM IR that runs lists of kernel calls.
+"""Generates the native half of the thread pool: LLVM IR that runs lists of kernel calls.
 
 Receives nothing but addresses. Python lays lists out in memory (`cpu_program`) and keeps the
 threads (`cpu_pool`); this module holds the layout that both sides agree on and the code that walks

@@ -1,4 +1,4 @@
-"""CUDA C++ to machine code of one architecture by NVRTC, which needs no driver; and SASS as text.
+"""Compiles CUDA C++ by NVRTC for one architecture, without a driver, and disassembles SASS.
 
 Receives source and an architecture ("sm_90a"); returns a cubin behind a header that says how much
 shared memory launches have to ask for, and which tensors they pass. Results are kept in the object

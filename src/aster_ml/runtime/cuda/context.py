@@ -1,4 +1,4 @@
-"""One NVIDIA device as its driver shows it: a context, a stream, and what its errors mean.
+"""Owns the context and stream of an NVIDIA device, and translates the driver's errors.
 
 Receives the number of a device; returns what the other modules of CUDA call the driver through.
 Memory, programs and graphs do not belong here. `cuda.bindings` is imported on the first use.

@@ -1,4 +1,4 @@
-"""CUDA: kernels on NVIDIA devices, through the driver and NVRTC.
+"""Opens CUDA devices: kernels on NVIDIA GPUs, by the driver and NVRTC.
 
 Says what is missing, what a device can do, and brings the parts together: the device and its errors
 are in `cuda_device`, memory in `cuda_memory`, stream and launches in `cuda_queue`, recorded

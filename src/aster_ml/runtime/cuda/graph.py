@@ -1,4 +1,4 @@
-"""Recorded launches of an NVIDIA device as one CUDA graph.
+"""Replays recorded launches of an NVIDIA device as one CUDA graph.
 
 Receives calls; returns what replays them with one call of the driver. A kernel that is given other
 memory or values of variables from time to time reads them from a table in the device's memory, so

@@ -1,4 +1,4 @@
-"""Memory of NVIDIA devices: pooled blocks, and copies by way of pinned memory of the host.
+"""Allocates memory of NVIDIA devices from a pool, and copies through pinned host memory.
 
 Receives sizes and bytes of the host; returns handles with an `address` of the device. All that
 happens to memory is in one stream, so a block may be handed out again while kernels still read it:

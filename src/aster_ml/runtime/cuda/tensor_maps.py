@@ -1,4 +1,4 @@
-"""Tensors whose boxes kernels copy (TMA), in the driver's form: arguments of launches.
+"""Encodes tensor maps (TMA) as arguments of launches.
 
 Receives the maps of a kernel and addresses; returns memory that a launch reads them from. A form
 holds an address, so an exchange of memory makes another one; those of the addresses that a kernel

@@ -1,4 +1,4 @@
-"""Runs a linear program on Python numbers: the living definition of what a kernel means.
+"""Interprets a linear program on Python numbers, as the reference semantics of kernels.
 
 Receives a `Linear` and arrays over memory; reads and writes the memory. It follows the reading
 rules of `uop/linear.py` one by one and takes the meaning of each op from `uop/evaluate.py`. Every

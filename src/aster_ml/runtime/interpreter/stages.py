@@ -1,4 +1,4 @@
-"""Copies that come later, and products of what they bring: stages of local memory.
+"""Interprets asynchronous copies and MMAs: stages of local memory, commits and waits.
 
 Receives nodes of a linear program and returns the steps of the interpreter for them. Everything
 happens as late as the program lets it: what a copy will write is poison until it is waited for, an

@@ -1,4 +1,4 @@
-"""The state of the interpreter: what work-items know, and how nodes and places are numbered.
+"""Holds the interpreter's state: work-items, numbered nodes, and places in memory.
 
 Receives the parts of a linear program one by one; what the ops do is in `interpreter` and in the
 modules beside it. Every access to memory goes through here, and is checked.

@@ -1,4 +1,4 @@
-"""Boxes that are stored: copies of local memory to tensors that come as late as they may.
+"""Interprets TMA stores: copies from local memory that happen as late as they may.
 
 Receives nodes of a linear program and returns the steps of the interpreter for them. A box is read
 from local memory when it is waited for, and written when its block ends. What was not fenced, or

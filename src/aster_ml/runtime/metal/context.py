@@ -1,4 +1,4 @@
-"""One Metal device: the object, its queue of commands, and what becomes of errors.
+"""Owns a Metal device and its command queue, and translates errors.
 
 Launches are written into one command buffer after the other; each starts when it is full, or when
 somebody waits. Within one, every launch begins after the one before it. Memory and programs do not

@@ -1,4 +1,4 @@
-"""METAL: kernels on Apple's graphics processors, by messages to the system's own libraries.
+"""Opens METAL: kernels on Apple GPUs, by messages to the system's own libraries.
 
 Says what is missing, what the device can do, and brings the parts together: messages are in
 `metal_objc` and `metal_api`, the device in `metal_device`, then `metal_memory`, `metal_queue` and

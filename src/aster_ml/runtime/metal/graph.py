@@ -1,4 +1,4 @@
-"""Recorded launches of a Metal device as one indirect command buffer.
+"""Replays recorded launches of a Metal device as one indirect command buffer.
 
 Receives calls; returns what replays them with one command. Variables are numbers in a buffer of
 their own, since such a command takes buffers alone. Each launch has a barrier before it, so that

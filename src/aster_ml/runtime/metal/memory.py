@@ -1,4 +1,4 @@
-"""Memory of Metal devices, which the host sees too: pooled buffers of shared storage.
+"""Allocates Metal memory that the host sees too: pooled buffers of shared storage.
 
 Receives sizes and bytes; returns handles, a buffer and a place in it. A copy from or to the host
 waits for all launches before it, and is then one of the host's own.

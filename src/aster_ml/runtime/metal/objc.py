@@ -1,4 +1,4 @@
-"""Objective-C by ctypes: messages to objects of Apple's frameworks, without a package.
+"""Sends Objective-C messages by ctypes, without a package.
 
 Receives names of classes and of messages with their values; returns objects and numbers. What the
 messages are about does not belong here. `PATHS` are the libraries, which a test may name others of.

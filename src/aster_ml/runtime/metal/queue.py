@@ -1,4 +1,4 @@
-"""Programs, events and copies of Metal devices.
+"""Enqueues programs, events and copies of Metal devices.
 
 Receives handles, values of variables and sizes; writes launches into the device's command buffers.
 Recorded launches are in `metal_graph`.

@@ -1,4 +1,4 @@
-"""WEBGPU: kernels on any graphics processor that Vulkan, Direct3D 12 or Metal reaches, by wgpu.
+"""Opens WEBGPU: kernels on any GPU with Vulkan, Direct3D 12 or Metal, through wgpu.
 
 Finds adapters, asks for all that they have, keeps memory, and puts launches in a queue; what a
 launch consists of stands in `webgpu_program`. A handle is a buffer and a byte offset. Launches wait

@@ -1,4 +1,4 @@
-"""Shaders of WebGPU, their launches, and recorded graphs of launches.
+"""Compiles WebGPU shaders, launches them, and replays recorded launches.
 
 Receives WGSL whose first line says what a launch has to know (`renderer/wgsl/renderer`), handles,
 values of variables and numbers of blocks; returns pipelines, bind groups and numbers for a

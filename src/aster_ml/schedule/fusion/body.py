@@ -1,4 +1,4 @@
-"""The body that is being planned: analyses of it, and what has to be stored whatever it costs.
+"""Analyses the body that is being planned, and finds values that must be stored.
 
 Receives a captured body; `Body` is the state that both walks of `schedule/fusion/materialize.py`
 share. Nothing here chooses.

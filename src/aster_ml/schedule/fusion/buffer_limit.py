@@ -1,4 +1,4 @@
-"""Kernels with more buffers than their device lets one have: which values to store beside.
+"""Stores more values where a kernel would have more buffers than its device allows.
 
 Receives a planned body and how many buffers a kernel of each device may have; returns the body in
 which values inside of what is too much are stored by themselves. It is planned again then.

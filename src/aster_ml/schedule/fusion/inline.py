@@ -1,4 +1,4 @@
-"""Inlining: materialized values as expressions over ranges that read others through INDEX.
+"""Inlines: writes each stored value as an expression over ranges that reads others by INDEX.
 
 The walk up, sources first: receives a body whose readings are known; fills the `value` of each
 `Materialized`. Movement ops, IOTA and axes are gone afterwards.

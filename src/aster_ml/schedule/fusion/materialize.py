@@ -1,4 +1,4 @@
-"""Materialization: which values of a body of tensors are stored, each as one STAGE.
+"""Materializes: decides which values of a body are stored, each as one STAGE.
 
 Hop 3, first half. Receives the captured body (SINK of STOREs over tensor-stage nodes); returns for
 every value that gets memory of its own a `Materialized`: its expression over ranges, in which other

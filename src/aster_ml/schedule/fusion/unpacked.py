@@ -1,4 +1,4 @@
-"""Values that are unpacked from fewer bytes than they have: quantised weights.
+"""Recognises values that are unpacked from fewer bytes than they have: quantised weights.
 
 Receives a value of a body and what is stored of it; says how many bytes of memory an element is
 made of, and by which nodes. Whether such a value is stored is asked in `schedule/fusion/policy.py`.

@@ -1,4 +1,4 @@
-"""Uses of values: how each is read, and the records of what is materialized.
+"""Records how each value is read, and what is materialized.
 
 `Reading` and `Materialized` pass between the two walks of `schedule/fusion/materialize.py`. Plain
 functions of nodes and ranges; what depends on a whole body is in `schedule/fusion/body.py`.

@@ -1,4 +1,4 @@
-"""Horizontal fusion: kernels over the same loops become one kernel with several results.
+"""Fuses kernels over the same loops horizontally: one kernel with several results.
 
 Receives drafts in running order; returns drafts in running order that do the same. What two kernels
 both load is then loaded once, and what one makes for the other is handed on in a register; a

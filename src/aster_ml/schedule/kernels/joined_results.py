@@ -1,4 +1,4 @@
-"""Joins kernels of several results that are made of the same values inside of them.
+"""Joins kernels with several results that compute the same inner values.
 
 Receives drafts in running order; returns drafts in running order that do the same. Which stored
 values are made together says `kernel_library/rows` (`Kept.together`). What has fewer loops is

@@ -1,4 +1,4 @@
-"""Tiling across kernels: those that hand on large temporaries run depth first, part by part.
+"""Tiles across kernels: runs producers and consumers of large temporaries part by part.
 
 Receives drafts in running order; returns drafts in running order. Where a temporary is much larger
 than what it is made of and than what is made of it (the rows of a softmax), its kernels agree on

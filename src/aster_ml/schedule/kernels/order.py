@@ -1,4 +1,4 @@
-"""Order of steps: readers of overwritten memory on the right side of each STORE.
+"""Orders steps: places readers of overwritten memory before or after each STORE.
 
 Receives drafts, sources first; returns them in running order, or raises HazardError with what has
 to be stored beforehand.

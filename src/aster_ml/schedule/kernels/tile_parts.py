@@ -1,4 +1,4 @@
-"""Parts of a tiled run of kernels: how large, which memory is scratch, each kernel for one part.
+"""Sizes the parts of a tiled run of kernels, and rewrites each kernel for one part.
 
 Receives kernels that agree on outer axes (`schedule/kernels/kernel_tiling.py` finds them); returns
 one draft whose step is all of them, and drafts that finish what was summed over parts. Which

@@ -1,4 +1,4 @@
-"""Copies from storage devices (which hold data and compute nothing), moved next to the data.
+"""Moves copies from storage devices (DISK, NPY) before views of their data.
 
 rewrite: COPY(f(x)) -> f(COPY(x)), x an unbroken run of memory
 when: the source's device runs no kernels, and the value is no run itself

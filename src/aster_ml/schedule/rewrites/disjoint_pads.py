@@ -1,4 +1,4 @@
-"""Sums of disjoint PADs (concatenations) as a choice of one part in place of an addition.
+"""Rewrites sums of disjoint PADs (concatenations) to selections of one part.
 
 Receives the nodes of a body; returns for each such ADD the source to choose and where. `cat`, and
 the gradients of slices, are built so: adding says all that gradients and folding have to know.

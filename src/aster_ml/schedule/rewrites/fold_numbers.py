@@ -1,4 +1,4 @@
-"""Constant folding on whole tensors, before any is computed.
+"""Folds constants on whole tensors.
 
 Receives bodies of tensors; returns bodies in which arithmetic on numbers is done, neutral operands
 are gone, and outputs that are one number everywhere are named apart: they need no kernel, and no

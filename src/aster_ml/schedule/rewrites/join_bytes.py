@@ -1,4 +1,4 @@
-"""Numbers that lie as bytes among others are put together by shifts, where they are read.
+"""Rewrites numbers bitcast from bytes to shifts of those bytes.
 
 Receives and returns a body. What is an unbroken run of memory stays a BITCAST: a view, which costs
 nothing.

@@ -1,4 +1,4 @@
-"""Memory layout of a stored value: the order of its axes, by how it is read.
+"""Chooses the memory layout of a stored value: the order of its axes, by how it is read.
 
 Receives the ways in which it is read, all of which are known when it is stored; returns its axes,
 the outermost first, or None for the order that they have. Only temporaries that nothing takes for a

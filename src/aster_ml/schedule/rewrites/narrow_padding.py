@@ -1,4 +1,4 @@
-"""Padding comes before a cast to a wider dtype, where tensor cores multiply the narrow one.
+"""Moves PAD before a widening cast where tensor cores multiply the narrow dtype.
 
 rewrite: PAD(CAST(x)) -> CAST(PAD(x))
 when: tensor cores of the device multiply numbers of the dtype that x has, and the cast is to a

@@ -1,4 +1,4 @@
-"""Parts of a file's bytes, which kernels get as memory of their own, from an address on.
+"""Gives kernels parts of a file's bytes as memory of their own, from an address on.
 
 Receives a body; returns the views that are such parts. How a step shows them is in `kernelize`.
 

@@ -1,4 +1,4 @@
-"""Moves SHRINK below REDUCE: of sums of which a part is wanted, only that part is added up.
+"""Moves SHRINK below REDUCE, so that only the wanted sums are computed.
 
 rewrite: SHRINK(REDUCE(x, axes), part) -> REDUCE(SHRINK(x, part), axes), also through a CAST, or a
 RESHAPE that drops axes of one element

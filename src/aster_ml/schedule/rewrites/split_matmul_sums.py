@@ -1,4 +1,4 @@
-"""Sums of several products of matrices, each of which becomes a product by itself.
+"""Splits sums of several matrix products into separate products.
 
 Receives and returns a body. Which loops a product gets is not decided here.
 

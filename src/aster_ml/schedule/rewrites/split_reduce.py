@@ -1,4 +1,4 @@
-"""Long reductions with few results, in two steps, so that every thread has a part.
+"""Splits long reductions with few results in two, so that every thread has work (split-K).
 
 rewrite: REDUCE(x, axes) -> REDUCE(CONTIGUOUS(REDUCE(x', axes')), axes'')
 when: several workers share a kernel, there are not enough results for them, and enough is reduced;

@@ -1,4 +1,4 @@
-"""Stacks: values of one element each, side by side along a short axis, as PADs that are added up.
+"""Recognises stacks: values of one element each along a short axis, as a sum of PADs.
 
 Receives PADs and how they are read; says how what is below them is read. A kernel writes such an
 axis out (`policy/cpu/heuristic.py`), so that what stands at a place is chosen while it is made:

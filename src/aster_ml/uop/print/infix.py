@@ -1,4 +1,4 @@
-"""Scalar expressions as infix text, for shapes, errors and comments: `(r0*3+r1)//4`.
+"""Prints scalar expressions as infix text, for shapes, errors and comments: `(r0*3+r1)//4`.
 
 Receives nodes (anything with op, dtype, src and arg) and returns text for people; what parses back
 is `uop/print/text`. Knows nothing of the class of nodes, so that it can stand below it.

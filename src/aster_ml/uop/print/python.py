@@ -1,4 +1,4 @@
-"""Nodes as Python text: what `print(node)` shows, an expression that gives the node again.
+"""Prints nodes as Python: what `print(node)` shows, an expression that evaluates to the node.
 
 Receives nodes (anything with op, dtype, src, arg and tag); returns text. A node that stands more
 than once is named where it stands first, so that the text grows with the graph, not its paths.

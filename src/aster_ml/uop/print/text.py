@@ -1,4 +1,4 @@
-"""Graphs and linear programs as text that parses back to the same objects.
+"""Prints graphs and linear programs as text, and parses it back to the same objects.
 
 One node a line: `%3 = ADD float32 (%1, %2)`, sources before the argument, what is an expression
 repeated in infix form behind `#`. Receives nodes and `Linear`s, returns text, and the reverse. The

@@ -1,4 +1,4 @@
-"""Algebraic identities that hold exactly for every value of a dtype: constants, neutral elements.
+"""Lists algebraic identities that hold exactly for every value of a dtype.
 
 Receives scalar nodes of any dtype, simplified below, and returns what replaces them. A float rule
 stands here only when it keeps NaN, infinities and the sign of zero. Sums, division and comparison

@@ -1,4 +1,4 @@
-"""Rules of comparisons of index expressions and of the conditions built from them.
+"""Simplifies comparisons of index expressions, and conjunctions and disjunctions of them.
 
 Receives CMPLT, CMPNE, CMPEQ on index sources and AND, OR on bools, simplified below, and returns
 what replaces them. A comparison is a form against 0: `terms + const < 0`; what is positive is

@@ -1,4 +1,4 @@
-"""Rules of division and remainder on index expressions; both round down there.
+"""Simplifies division and remainder of index expressions; both round down.
 
 Receives IDIV and MOD nodes whose sources are simplified already, returns what replaces them. The
 rules read numerators as forms (`uop/rules/linear_form`). Sums, comparisons and the rules of other

@@ -1,4 +1,4 @@
-"""Index expressions as sums of integer multiples of monomials, and back to nodes.
+"""Converts index expressions to linear forms, sums of integer multiples of monomials, and back.
 
 Receives and returns nodes of dtype index. A `Form` is `sum(coefficient * monomial) + const`; a
 monomial is an atom (a range, a variable, a division, ...) or a product of atoms. Equal sums have

@@ -1,4 +1,4 @@
-"""The rule of sums and products of index expressions, and of the divisions that meet in a sum.
+"""Normalises sums and products of index expressions, with the divisions within them.
 
 Receives ADD, SUB, MUL and NEG nodes of dtype index, simplified below, and returns their normal
 form: products multiplied out, like terms merged, and a quotient joined with its remainder.

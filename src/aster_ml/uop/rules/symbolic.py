@@ -1,4 +1,4 @@
-"""Algebra on index and bool expressions and kernel graphs, and what code generation asks of them.
+"""Simplifies index and bool expressions and kernel graphs, and answers questions about them.
 
 Receives scalar expressions and whole kernel graphs; nodes with axes, as tensors have, do not belong
 here, for a rule may put a constant in the place of a node. The rules stand by subject in

@@ -1,4 +1,4 @@
-"""Which nodes a linear program may list, in which order, and what is read from where.
+"""Verifies linear programs: which nodes they may list, their order, and what each may read.
 
 Receives a `Linear`; raises InternalError for the first node that breaks a rule.
 """

@@ -1,4 +1,4 @@
-"""Which nodes graphs of tensors and of kernels may have: op -> rules that a node of it keeps.
+"""Specifies the nodes of tensor graphs and kernels: op -> rules that a node of it keeps.
 
 Tables alone; `uop/spec/verify.py` holds graphs to them. The table of linear programs stands beside
 the rules for their order, in `uop/spec/linear.py`.

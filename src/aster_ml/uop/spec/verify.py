@@ -1,4 +1,4 @@
-"""Which nodes may exist at which stage: holds graphs and linear programs to their tables.
+"""Verifies graphs and linear programs against the specification of their stage.
 
 `verify(root, stage)` receives a graph (stages "tensor" and "kernel") or a `Linear` (stage "linear")
 and returns nothing; it raises InternalError naming the stage, the node and the rule that is broken.
