@@ -233,7 +233,7 @@ class PooledAllocator(Drained, Allocator):
             self.settle()
 
     def drain(self) -> None:
-        """Adds freed blocks to the pool, then frees the oldest until the pool is within its limit."""
+        """Adds freed blocks to the pool, then frees the oldest ones beyond the pool's limit."""
         while self.inbox:
             nbytes, handle = self.inbox.popleft()
             self.serial += 1

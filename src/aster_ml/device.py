@@ -1,7 +1,7 @@
 """Manages buffers of device memory, and the registry of devices.
 
 Receives device names, sizes and dtypes; returns memory and backends. `runtime/` implements the
-devices, each imported by name when it is first used. Graphs, kernels and tensors do not belong here.
+devices, each imported by name at its first use. Graphs, kernels and tensors do not belong here.
 
 A runtime module has three names: `DOC` (one line on what the device is), `missing()` (None when the
 device works here, else a sentence that says what is absent and what would bring it), and

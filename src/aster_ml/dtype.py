@@ -680,7 +680,7 @@ def largest(dtype: DType) -> float:
 
 
 def odd_float32(value: float) -> float:
-    """`value` as a float32 rounded to odd: an inexact one becomes the neighbour whose last bit is 1.
+    """`value` as float32, rounded to odd: an inexact one becomes the neighbour whose last bit is 1.
 
     why: rounding the result again to fewer bits equals a single rounding
     """

@@ -76,7 +76,7 @@ def ask(question: str, *given: Any) -> Any:
 
 
 def provider(question: str) -> Any:
-    """The module that answers by its attributes. Raises: UnsupportedError where none is plugged in."""
+    """The module that answers by its attributes. Raises: UnsupportedError where there is none."""
     paths = PLUGGED.get(question)
     if not paths:
         raise UnsupportedError(f"{question}: no plug-in has it; `import aster_ml` plugs one in")

@@ -40,7 +40,7 @@ class UnsafeFolderError(PermissionError):
 
 
 def others_may_write(found: os.stat_result) -> str | None:
-    """Why other users than this one and root may write to a file or folder; None if they may not."""
+    """Why users other than this one and root may write to a file or folder; None if none may."""
     if not HAS_OWNERS:
         return None
     if found.st_uid not in (os.geteuid(), 0):

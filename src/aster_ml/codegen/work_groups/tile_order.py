@@ -100,7 +100,7 @@ class Clusters(NamedTuple):
     over: UOp
 
     def tile(self, cluster: UOp) -> tuple[UOp, UOp | None]:
-        """The step of the axis that a block computes, and a gate that is false for surplus blocks."""
+        """The step of the axis that a block computes, and a gate, false for surplus blocks."""
         count, size = size_of(self.axis), size_of(self.rank)
         step = index_alu(Ops.ADD, index_times(cluster, size), self.rank)
         if count % size == 0:

@@ -121,7 +121,7 @@ class Body:
         return any([compares_floats(u) for u in self.order if u.op in COMPARISONS])
 
     def keep_inside(self, kept: Kept) -> None:
-        """Applies decisions of the kernel library: which values stay in kernels, which are stored."""
+        """Applies the kernel library's decisions: values inside of kernels, and stored values."""
         if not kept.inside:
             return
         self.inside, self.together = kept.inside, kept.together

@@ -4,8 +4,8 @@ Hop 3, first half. Receives the captured body (SINK of STOREs over tensor-stage 
 every value that gets memory of its own a `Materialized`: its expression over ranges, in which other
 stored values are read through INDEX.
 
-Two walks. The downward walk, here, starts at the outputs and records how each node is read: by which
-stored value, at which indices, inside which loops; a cost decides whether the node is stored
+Two walks. The downward walk, here, starts at the outputs and records how each node is read: by
+which stored value, at which indices, inside which loops; a cost decides whether the node is stored
 (`schedule/fusion/policy.py`). The upward walk writes each reading as an expression
 (`schedule/fusion/inline.py`). Devices are known by name only.
 """

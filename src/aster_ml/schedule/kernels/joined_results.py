@@ -1,8 +1,9 @@
 """Joins kernels with several results that compute the same inner values.
 
-Receives drafts in execution order; returns equivalent drafts in execution order. `kernel_library/rows`
-(`Kept.together`) says which stored values are computed together. A part with fewer loops is stored
-in each iteration of the other loops; codegen, which knows the layout of a warp, stores it once.
+Receives drafts in execution order; returns equivalent drafts in execution order. A row of
+`kernel_library` (`Kept.together`) says which stored values are computed together. A part with fewer
+loops is stored in each iteration of the other loops; codegen, which knows the layout of a warp,
+stores it once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def join_results(drafts: list[Draft], splitter: Splitter, work: Work) -> list[Dr
 
 
 def joined(drafts: list[Draft], more: int, main: int, splitter: Splitter) -> list[Draft]:
-    """The drafts with the parts of one added to another; unchanged if a step in between conflicts."""
+    """The drafts with the parts of one added to another; unchanged if a step between conflicts."""
     first, last = sorted((more, main))
     a, b = drafts[first], drafts[last]
     between = drafts[first + 1 : last]

@@ -359,7 +359,7 @@ class Runs:
         self.finer[draft, r, inner] = draft.ranges, draft.parts, self.facts(draft)
 
     def may_part(self, draft: Draft, ranges: set[UOp]) -> bool:
-        """Whether a kernel may run in parts of these ranges: of outputs, or of its only plain sum."""
+        """Whether a kernel may run in parts of these ranges: of outputs, or its only plain sum."""
         summed = ranges - set(draft.ranges)
         if not summed:
             return True
@@ -498,7 +498,7 @@ class Runs:
         return None
 
     def part_with_fewer(self, members: dict[Draft, Member]) -> None:
-        """Removes one of two kernels that cannot share a run: the one with fewer large temporaries."""
+        """Removes one of two kernels that cannot share a run, by bytes of large temporaries."""
         drafts = [d for d in self.drafts if d in members]
         for i, late in enumerate(drafts):
             for early in drafts[:i]:
@@ -515,7 +515,7 @@ class Runs:
         return sum([self.nbytes(s) for s in reads | writes if self.is_large_temporary(s)])
 
     def hidden(self, inside: list[Draft], others: list[Draft], again: set[int]) -> set[int]:
-        """Temporaries that only the run writes and reads, without those rematerialized (`again`)."""
+        """Temporaries that only the run writes and reads, without rematerialized ones (`again`)."""
         n_args, touches = self.splitter.n_args, self.touches
         made = {s for d in inside for s in touches(d)[1] if s >= n_args}
         read = set[int]().union(*[touches(d)[0] for d in others])
@@ -527,7 +527,7 @@ class Runs:
     def made_again(
         self, inside: list[Draft], members: dict[Draft, Member], after: list[Draft]
     ) -> set[int]:
-        """The temporaries that are rematerialized after the run; none where that saves too little."""
+        """The temporaries that are rematerialized after the run; none if that saves too little."""
         touches = self.touches
         writer = {s: d for d in inside for s in touches(d)[1] if self.is_large_temporary(s)}
         wanted = {s for d in after for s in touches(d)[0] if s in writer and s not in self.anew}

@@ -1,7 +1,7 @@
 """Specifies the nodes of tensor graphs and kernels: op -> rules that a node of it keeps.
 
-Tables alone; `uop/spec/verify.py` holds graphs to them. The table of linear programs stands beside
-the rules for their order, in `uop/spec/linear.py`.
+Tables only; `uop/spec/verify.py` verifies graphs. The table of linear programs is in
+`uop/spec/linear.py`, beside the rules of their order.
 """
 
 from __future__ import annotations
@@ -213,13 +213,13 @@ def is_product_of_parts(u: UOp) -> bool:
 
 
 def is_box(u: UOp) -> bool:
-    """Whether a TMA_LOAD has both ends, of one dtype."""
+    """Whether a TMA_LOAD has a source and a target of one dtype."""
     to, source = u.src[:2]
     return to.op is Ops.INDEX and source.op is Ops.PARAM and to.dtype is source.dtype
 
 
 def is_local(u: UOp) -> bool:
-    """Whether a node is the place of an element of memory that a block shares."""
+    """Whether a node is an INDEX of local memory that a block shares."""
     memory = u.src[0] if u.op is Ops.INDEX else u
     while memory.op is Ops.AFTER:
         memory = memory.src[0]
@@ -235,7 +235,7 @@ OF_MATRICES = "behind it stand lanes of a word and of up to four matrices, of 2 
 
 
 def are_matrices(u: UOp, lanes: tuple[UOp, ...]) -> bool:
-    """Whether lanes are those of a word of 32 bits, and of up to four matrices of them."""
+    """Whether lanes are those of a 32-bit word, and of up to four matrices of such words."""
     return (
         u.src[0].dtype.itemsize << u.arg.word == 4
         and 0 <= len(lanes) - u.arg.word <= 2
@@ -243,7 +243,7 @@ def are_matrices(u: UOp, lanes: tuple[UOp, ...]) -> bool:
     )
 
 
-# What an AFTER of a kernel waits for.
+# Ops that an AFTER of a kernel may wait for.
 MARKS = frozenset({Ops.BARRIER, Ops.STORE, Ops.STMATRIX, Ops.TMA_LOAD, Ops.END, Ops.RANGE})
 KERNEL_SPEC: Table = {
     **dict.fromkeys(ELEMENTWISE, (*ALU_ROWS, SCALAR)),
