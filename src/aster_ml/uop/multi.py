@@ -302,7 +302,5 @@ def spread(u: UOp, devices: tuple[str, ...], lowered: Callable[[UOp], Sequence[U
     if u.device.__class__ is not tuple:
         return Spread(None, [copied(parts[0], d) for d in devices], u.shape)
     if len(parts) != len(devices):
-        raise DeviceError(
-            f"values on {u.device} and on {devices} are combined; .to(...) moves one"
-        )
+        raise DeviceError(f"values on {u.device} and on {devices} are combined; .to(...) moves one")
     return Spread(u.axis, parts, u.shape)
