@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aster_ml.allocator import Allocator
+from aster_ml.errors import DeviceError
 from aster_ml.plugins import find_attribute
-from aster_ml.target import Target
+from aster_ml.target import IDLE, Target
 
 
 class ThreadParts(NamedTuple):
@@ -172,7 +173,7 @@ class Backend(abc.ABC):
 
     @property
     def compile_threads(self) -> int:
-        """How many threads make `compile` faster."""
+        """The number of threads that make `compile` faster."""
         return self.target.threads if self.compiles_beside else 1
 
     @abc.abstractmethod
@@ -202,3 +203,24 @@ class Backend(abc.ABC):
     def synchronize(self) -> None:
         """Waits until everything launched is done."""
         self.queue.finish()
+
+
+RUNS_NOTHING = "holds data and runs nothing; copy to a device that computes: CPU"
+
+
+class StorageBackend(Backend):
+    """A device that holds data and runs no kernels."""
+
+    @property
+    def target(self) -> Target:
+        """A Target without ops and dtypes."""
+        kind = self.name.partition(":")[0]
+        return Target(kind, "null", kind=IDLE, native_dtypes=frozenset(), native_ops=frozenset())
+
+    def compile(self, source: str) -> bytes:
+        """Refuses. Raises: DeviceError."""
+        raise DeviceError(f"{self.name} {RUNS_NOTHING}")
+
+    def load(self, name: str, binary: bytes) -> Program:
+        """Refuses. Raises: DeviceError."""
+        raise DeviceError(f"{self.name} {RUNS_NOTHING}")

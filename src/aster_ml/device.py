@@ -556,7 +556,7 @@ class DeviceRegistry:
         if isinstance(runtime, str):
             runtime = importlib.import_module(runtime)
         if kind in KINDS or kind in ALSO_KNOWN or not kind.isalnum():
-            raise ArgumentError(f"register: {kind!r} is a kind of Aster's own, or no word")
+            raise ArgumentError(f"register: {kind!r} is taken, or no word; another is wanted")
         lacking = [n for n in ("DOC", "missing", "open_backend") if not hasattr(runtime, n)]
         if lacking:
             raise ArgumentError(f"register: the runtime of {kind} has no {', '.join(lacking)}")

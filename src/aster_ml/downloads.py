@@ -37,7 +37,7 @@ def write_atomically(path: pathlib.Path, write: Callable[[Any], None]) -> None:
     """
     target = pathlib.Path(os.path.realpath(path))
     if not target.parent.is_dir():
-        raise FileNotFoundError(f"no folder {str(target.parent)!r} to write to")
+        raise FileNotFoundError(f"no folder {str(target.parent)!r} to write to; make it first")
     mode = target.stat().st_mode if target.exists() else None
     if mode is not None and not stat.S_ISREG(mode):
         raise FileKindError(

@@ -226,12 +226,12 @@ class PtrDType(DType):
     def vec(self, lanes: int) -> DType:
         """The type of a vector of `lanes` pointers."""
         if self.v != 1:
-            raise DTypeError(f"vec: {self} is a vector already")
+            raise DTypeError(f"vec: {self} is a vector already; scalar().vec() would do")
         return pointer_dtype(self.pointee, self.size, self.addrspace, lanes)
 
     def ptr(self, size: int = -1, addrspace: AddrSpace | None = None) -> PtrDType:
         """Raises DTypeError, since there are no pointers to pointers."""
-        raise DTypeError(f"ptr: {self} is a pointer already")
+        raise DTypeError(f"ptr: {self} is a pointer already; base.ptr() would do")
 
 
 @functools.cache

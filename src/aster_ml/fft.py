@@ -195,7 +195,7 @@ def axis_of(x: Tensor, axis: int, what: str) -> int:
     """An axis counted from the front."""
     ndim = len(x.shape)
     if not -ndim <= axis < ndim:
-        raise ShapeError(f"{what}: axis {axis} of a tensor of {ndim} axes")
+        raise ShapeError(f"{what}: axis {axis} of a tensor with axes {-ndim} to {ndim - 1}")
     return axis % ndim
 
 
@@ -321,7 +321,7 @@ def axes_of(
     places = [axis_of(x, a, what) for a in axes]
     sizes: Sequence[int | None] = [None] * len(places) if s is None else s
     if len(sizes) != len(places):
-        raise ShapeError(f"{what}: {len(sizes)} sizes for {len(places)} axes")
+        raise ShapeError(f"{what}: {len(sizes)} sizes for {len(places)} axes; equally many do")
     # In NumPy, -1 means the size of the axis, even for irfft, whose result is twice as long.
     return [x.shape[a] if n == -1 else n for n, a in zip(sizes, places)], places
 

@@ -167,7 +167,7 @@ def of_reduce(g: Term, u: UOp, i: int) -> Term:
     if op is Ops.MUL:
         tree = product_tree(x, axes)
         return propagate(toposort(tree, enter=lambda v: v is not x), g, {x})[x]
-    raise GradientError(f"gradient: a reduction with {op.name} has none")
+    raise GradientError(f"gradient: a reduction with {op.name} has none; detach its source")
 
 
 def product_tree(x: UOp, axes: tuple[int, ...]) -> UOp:
@@ -292,7 +292,7 @@ def of_after(g: Term, u: UOp, i: int) -> Term | None:
 def written_views(after: UOp, effect: UOp) -> list[UOp]:
     """The movement ops between the target of a STORE and the memory below AFTER, last first."""
     if effect.op is not Ops.STORE:
-        raise GradientError(f"gradient: {effect.op.name}, an effect on memory, has none")
+        raise GradientError(f"gradient: the effect {effect.op.name} has none; detach the value")
     views = []
     place = effect.src[0]
     while place is not after.src[0]:

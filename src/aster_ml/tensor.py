@@ -445,7 +445,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
                 ".mean(), or give the gradient of each"
             )
         if not is_float(self):
-            raise GradientError(f"gradient: of a tensor of {self.dtype.name}; only floats have one")
+            raise GradientError(f"gradient: of a tensor of {self.dtype.name}; cast it to a float")
         start = UOp.const(self.dtype, 1.0) if gradient is None else gradient.uop
         if gradient is not None and gradient.numel() == self.numel() == 1:
             start = gradient.reshape(self.shape).uop

@@ -340,7 +340,7 @@ def test_readonly_memory_is_not_written() -> None:
 def test_memory_that_cannot_be_used_in_place() -> None:
     with pytest.raises(DeviceError, match="ascontiguousarray"):
         Buffer("CPU", 4, dtypes.int32, opaque=np.arange(8, dtype=np.int32)[::2])
-    with pytest.raises(ArgumentError, match="buffer of 64 bytes over memory of 32"):
+    with pytest.raises(ArgumentError, match="memory of 32 bytes is given, 64 are wanted"):
         Buffer("CPU", 16, dtypes.int32, opaque=np.arange(8, dtype=np.int32))
     allocator = Device["CPU"].allocator
     odd = np.frombuffer(bytearray(17), dtype=np.uint8)[1:].view(np.int32)

@@ -224,7 +224,7 @@ class UOp(
     def unbind(self) -> tuple[UOp, int]:
         """The variable and its value."""
         if self.op is not Ops.BIND:
-            raise BindError(f"unbind: {self!r} is not bound")
+            raise BindError(f"unbind: {self!r} is not bound; bind(value) binds a Variable")
         return self.src[0], self.src[1].arg
 
     @property

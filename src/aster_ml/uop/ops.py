@@ -395,7 +395,7 @@ ASSOCIATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.XOR, Ops.OR, Ops.AND})
 
 @direct_members
 class AxisType(Enum):
-    """How a RANGE is executed."""
+    """The execution of a RANGE."""
 
     LOOP = "loop"  # sequential
     THREAD = "thread"  # split over the threads of a CPU

@@ -161,7 +161,7 @@ class Decomposition:
         if rule is None:
             raise CompileError(
                 f"{self.target.device}: {u.op.name.lower()} does not exist in its language, "
-                f"{self.target.language}, and nothing replaces it"
+                f"{self.target.language}, and nothing replaces it; DEV=CPU has it"
             )
         return rule(self, u, src)
 
@@ -220,7 +220,8 @@ class Decomposition:
         """Raises CompileError where the target lacks a dtype."""
         if dtype not in self.native:
             raise CompileError(
-                f"{self.target.device}: it has no {dtype.name}, which is needed for {what}"
+                f"{self.target.device}: it has no {dtype.name}, which is needed for {what}; "
+                "DEV=CPU has it"
             )
 
     # dtypes

@@ -30,7 +30,7 @@ def build_blocks(kernel: Kernel, target: Target) -> None:
     multiply_together(kernel, order, target)
     reduce_in_groups(kernel, order, target)
     if kernel.plan(ResultTile) is not None and fragments is None:
-        raise KernelOptError("STAGE out wants a product on tensor cores")
+        raise KernelOptError("STAGE out wants a product on tensor cores (TC), and there is none")
     check_room(kernel, order, target)
     kernel.sink = number_work(kernel, order, target.max_grid)
 

@@ -46,7 +46,7 @@ def order_tiles(kernel: Kernel, axis: UOp, rows: int) -> None:
     if not 1 < rows <= size_of(axis):
         raise KernelOptError(f"2 to {size_of(axis)} tiles of the axis are wanted, not {rows}")
     if not any([size_of(r) > 1 for r in kernel.output_loops if r is not axis]):
-        raise KernelOptError("tiles along another axis are wanted: along one there is one order")
+        raise KernelOptError("a second axis of tiles is wanted: with one there is only one order")
     kernel.add(BlockOrder(axis=axis.arg.id, count=rows))
 
 
@@ -56,7 +56,7 @@ def loop_over_tiles(kernel: Kernel, blocks: int) -> None:
     Raises: KernelOptError without a producer warp.
     """
     if kernel.plan(ProducerWarp) is None:
-        raise KernelOptError("a producer is wanted, which copies for the next tile (PIPELINE)")
+        raise KernelOptError("a producer warp is wanted, to copy for the next tile (PIPELINE)")
     if blocks < 1:
         raise KernelOptError(f"1 block or more is wanted, not {blocks}")
     kernel.add(PersistentBlocks(count=blocks))
@@ -70,7 +70,7 @@ def join_blocks(kernel: Kernel, axis: UOp, blocks: int) -> None:
     """
     fragments = kernel.plan(Fragments)
     if kernel.plan(ProducerWarp) is None or fragments is None:
-        raise KernelOptError("a producer is wanted, which copies for other blocks (PIPELINE)")
+        raise KernelOptError("a producer warp is wanted, to copy for other blocks (PIPELINE)")
     ids = dict(fragments.ids)
     if axis.src[0].op is not Ops.CONST or axis.arg.id not in (ids["m"], ids["n"]):
         raise KernelOptError("an axis of rows or of columns of a product is wanted")
@@ -122,7 +122,7 @@ def clusters_of(kernel: Kernel, blocks: Sequence[UOp]) -> Clusters | None:
     axis = next((r for r in blocks if r.arg.id == plan.axis), None)
     rank = next((u for u in kernel.facts.order if is_rank(u)), None)
     if axis is None or rank is None:
-        raise KernelOptError("BLOCKS cluster wants blocks along its axis, of a product of boxes")
+        raise KernelOptError("BLOCKS cluster wants blocks along its axis, of a product with TMA")
     over = UOp.range(-(-size_of(axis) // plan.count), plan.axis, axis.arg.kind)
     return Clusters(axis, rank, over)
 

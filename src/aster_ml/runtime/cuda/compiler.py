@@ -45,7 +45,7 @@ class Binary(NamedTuple):
     """A cubin, the dynamic shared memory of launches, and a source for unaligned buffers.
 
     `tensors` are the tensor maps that launches pass (TMA). With a `source` the cubin assumes that
-    all buffers are aligned to 16 bytes; for others the source is compiled. The source is empty where
+    all buffers are aligned to 16 bytes; for others the source is compiled. It is empty where
     alignment does not matter.
     """
 

@@ -89,7 +89,7 @@ class CudaGraph(Graph):
             self.enable(node)
 
     def parameters(self, node: Node) -> tuple[Any, Any]:
-        """The driver's parameters of a launch, and objects that must stay alive until it has them."""
+        """The driver's parameters of a launch, and objects that it needs alive until the call."""
         params = self.device.cu.CUDA_KERNEL_NODE_PARAMS()
         # The node of an empty launch is disabled.
         x, y, z = [max(n, 1) for n in first_of(node.launch.blocks)]

@@ -14,7 +14,6 @@ import importlib.util
 import os
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 from aster_ml.allocator import PooledAllocator, format_bytes
 from aster_ml.backend import Backend, Call, Event, Graph, Program, Queue
 from aster_ml.errors import CompileError, DeviceError, OutOfMemoryError
+from aster_ml.runtime.host_queue import HostEvent
 from aster_ml.runtime.webgpu.program import (
     Dispatch,
     Handle,
@@ -204,24 +204,6 @@ class WebGpuAllocator(PooledAllocator):
         return Handle(handle.buffer, handle.offset + byte_offset, nbytes)
 
 
-class HostEvent(Event):
-    """A place in the queue of a device that has no clock: the host's, when it has come there."""
-
-    def __init__(self, backend: WebGpuBackend) -> None:
-        self.backend = backend
-        self.time = 0.0
-        backend.wait()
-        self.time = time.perf_counter()
-
-    def wait(self) -> None:
-        """It has happened."""
-        return
-
-    def seconds_since(self, earlier: HostEvent) -> float:
-        """By the host's clock."""
-        return self.time - earlier.time
-
-
 class DeviceEvent(Event):
     """A time that the device writes when it comes there."""
 
@@ -254,8 +236,10 @@ class WebGpuQueue(Queue):
 
     def signal(self) -> Event:
         """An event behind all that was put in."""
-        backend = self.backend
-        return DeviceEvent(backend) if backend.has_clock else HostEvent(backend)
+        if self.backend.has_clock:
+            return DeviceEvent(self.backend)
+        self.backend.wait()
+        return HostEvent()
 
     def copy(self, target: Handle, source: Handle, nbytes: int) -> bool:
         """Between two buffers of the device, in whole words."""

@@ -186,7 +186,7 @@ class WebGpuProgram(Program):
         if max(found) > MAX_BLOCKS:
             raise DeviceError(
                 f"{self.backend.name}: kernel {self.name} has {found} blocks; WebGPU has at most "
-                f"{MAX_BLOCKS} in a dimension"
+                f"{MAX_BLOCKS} in a dimension; smaller tensors would do"
             )
         return x, y, z
 

@@ -192,7 +192,7 @@ def parse_all(text: str) -> list[UOp]:
                 last = read_node(line, nodes, line_number)[1]
     if roots is None:
         if last is None:
-            raise FormatError("text: there is no node in it")
+            raise FormatError("text: no node in it; lines `%0 = OP dtype (sources)` are wanted")
         return [last]
     return roots
 
@@ -202,7 +202,7 @@ def read_refs(text: str, nodes: dict[int, UOp], line_number: int) -> list[UOp]:
     found = [int(ref) for ref in re.findall(r"%(\d+)", text)]
     for ref in found:
         if ref not in nodes:
-            raise FormatError(f"text, line {line_number}: %{ref} stands in no line above it")
+            raise FormatError(f"text, line {line_number}: %{ref} is in no line above it")
     return [nodes[ref] for ref in found]
 
 

@@ -264,7 +264,7 @@ def test_only_producers_go_from_tile_to_tile() -> None:
     left, right = Tensor.empty(256, 128, dtype="half"), Tensor.empty(128, 64, dtype="half")
     ast = kernel_of(left.matmul(right, dtype=dtypes.float32))
     opts = f"TC(r2,{NUMBERS['m64n64k16_float16']}) STAGE(r2,4,local) PIPELINE(r2,2,copies) "
-    with pytest.raises(KernelOptError, match="a producer is wanted"):
+    with pytest.raises(KernelOptError, match="a producer warp is wanted"):
         lower(ast, CARD, parse_opts(opts + "BLOCKS(0,2,loop)"))
 
 
