@@ -215,7 +215,7 @@ def test_wrong_sizes_and_layouts_are_refused() -> None:
     with pytest.raises(ArgumentError, match="given 12 bytes, 16 are wanted"):
         buffer.copyin(bytes(12))
     buffer.ensure_allocated()
-    with pytest.raises(ArgumentError, match="a buffer of 16 bytes into 20"):
+    with pytest.raises(ArgumentError, match="given 20 bytes, 16 are wanted"):
         buffer.copyout(bytearray(20))
     with pytest.raises(ArgumentError, match="read-only; a bytearray would do"):
         buffer.copyout(bytes(16))

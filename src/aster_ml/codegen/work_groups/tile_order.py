@@ -7,6 +7,7 @@ rewrite, of order: block b -> r = b mod g, c = b / g within strips of g rows of 
 rewrite, of a loop: block b of n tiles -> block g of p, and for t: b = t * p + g
 rewrite, of a cluster of n: axis -> n * c + rank, where clusters are numbered as blocks else are
 when: a producer warp copies ahead, from the strips of one tile on to those of the next
+
 A block beyond the last tile of an axis computes the last tile again and stores nothing, since it
 copies for the other blocks of its cluster.
 """

@@ -219,7 +219,7 @@ def test_a_linear_program_shows_its_loops_and_what_is_read_inline() -> None:
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("kernel k\n  nonsense", "line 2: nothing starts like this: 'nonsense'"),
+        ("kernel k\n  nonsense", "line 2: unknown kind of line: 'nonsense'"),
         ("kernel k\n", "needs a line for params, variables, written"),
         ("kernel k\n  params (%3)", "line 2: %3 is in no line above it"),
     ],
