@@ -13,7 +13,7 @@ DOC = "memory that NumPy owns; holds data, runs nothing"
 
 
 def missing() -> str | None:
-    """NumPy is a requirement, so nothing ever is."""
+    """None: NumPy is a requirement."""
     return None
 
 

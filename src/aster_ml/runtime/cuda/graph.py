@@ -152,15 +152,15 @@ class CudaGraph(Graph):
                 self.update(node)
 
     def set_handle(self, call: int, slot: int, handle: CudaHandle) -> None:
-        """Gives a call other memory."""
+        """Changes the memory of a call's argument."""
         self.exchange(call, slot, handle.address)
 
     def set_var(self, call: int, slot: int, value: int) -> None:
-        """Gives a call another value of its variable number `slot`."""
+        """Changes the value of a call's variable number `slot`."""
         self.exchange(call, len(self.calls[call].handles) + slot, value)
 
     def set_launch(self, call: int, launch: Launch) -> None:
-        """Gives a call other sizes."""
+        """Changes the launch sizes of a call."""
         node = self.nodes[call]
         if not isinstance(launch, Grid):
             raise InternalError(f"{node.program.name}: CUDA has blocks, given {launch}")

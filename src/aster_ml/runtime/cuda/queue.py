@@ -212,7 +212,7 @@ class CudaProgram(Program):
     def __call__(
         self, handles: tuple[Any, ...], vars: tuple[int, ...] = (), launch: Launch = ONCE
     ) -> None:
-        """Puts a launch in the stream.
+        """Enqueues a launch.
 
         Raises: InternalError for one that is none on work-groups; DeviceError.
         """
