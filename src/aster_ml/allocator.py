@@ -42,7 +42,7 @@ class Drained(abc.ABC):
         self.lock = threading.Lock()
         DRAINED.add(self)
 
-    def settle(self) -> None:
+    def try_drain(self) -> None:
         """Drains the inbox, unless another thread holds the lock."""
         if self.lock.acquire(blocking=False):
             try:
@@ -70,7 +70,7 @@ class MemoryCounter(Drained):
         """Counts `nbytes` more on `device`, fewer when negative."""
         self.inbox.append((device, nbytes))
         if len(self.inbox) >= INBOX_LENGTH:
-            self.settle()
+            self.try_drain()
 
     def drain(self) -> None:
         """Applies the changes in the inbox."""
@@ -230,7 +230,7 @@ class PooledAllocator(Drained, Allocator):
         """Puts a block back into the pool."""
         self.inbox.append((size_class(nbytes), handle))
         if nbytes >= LARGE_BYTES or len(self.inbox) >= INBOX_LENGTH:
-            self.settle()
+            self.try_drain()
 
     def drain(self) -> None:
         """Adds freed blocks to the pool, then frees the oldest ones beyond the pool's limit."""

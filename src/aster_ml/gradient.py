@@ -578,7 +578,7 @@ def compute_gradient(
         root_grad = UOp.const(root_grad.dtype, root_grad.arg)
     found = propagate(order, Term(root_grad, known).convert(root.dtype), targets, values, ends)
     grads = {u: g.spread(u.shape).node for u, g in found.items()}
-    anew = values_anew(order)
+    anew = recomputed_values(order)
     if anew:
         nodes = substitute_all(grads.values(), anew, lambda u: u not in known)
         grads = dict(zip(grads, nodes, strict=True))
@@ -590,7 +590,7 @@ def compute_gradient(
     return placed
 
 
-def values_anew(order: Iterable[UOp]) -> dict[UOp, UOp]:
+def recomputed_values(order: Iterable[UOp]) -> dict[UOp, UOp]:
     """Marks with ANEW, and views of them -> recomputed copies of their values (checkpointing).
 
     Gradients read the copies, so the values need not stay in memory: they are computed again from

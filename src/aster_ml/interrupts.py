@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 # Interval at which a thread checks whether the main thread has left `report`.
-LOOK_AGAIN_S = 1e-3
+POLL_S = 1e-3
 BEFORE: Callable[[Any], object] = sys.unraisablehook
 
 
@@ -39,7 +39,7 @@ def interrupt_again() -> None:
     """Interrupts the main thread once it has left `report`."""
     main = threading.main_thread().ident or 0
     while is_reporting(sys._current_frames().get(main)):
-        time.sleep(LOOK_AGAIN_S)
+        time.sleep(POLL_S)
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(main, signal.SIGINT)
     else:

@@ -58,7 +58,7 @@ class SharedWeakSet(weakref.WeakSet[K]):
 
 
 # Interval at which a thread that waits for the engine checks whether the owner has left.
-LOOK_AGAIN_S = 2e-5
+POLL_S = 2e-5
 
 
 class Here(threading.local):
@@ -134,7 +134,7 @@ class Turn:
         """Makes all threads use `ENGINE` from now on; called with `ENGINE` held."""
         self.shared = True
         while self.inside:
-            time.sleep(LOOK_AGAIN_S)
+            time.sleep(POLL_S)
 
     def renew(self) -> None:
         """Resets the lock in a forked child, which has a single thread."""

@@ -423,7 +423,7 @@ def test_blocks_are_reused_by_size_class() -> None:
     pool = FakeAllocator()
     first = pool.alloc(1000)
     pool.free(first, 1000)
-    pool.settle()
+    pool.try_drain()
     assert pool.pool_bytes == size_class(1000)
     assert pool.alloc(1001) == first
     assert pool.pool_bytes == 0
@@ -436,7 +436,7 @@ def test_the_youngest_block_is_reused_and_the_oldest_freed() -> None:
     blocks = [pool.alloc(1024) for _ in range(5)]
     for block in blocks:
         pool.free(block, 1024)
-    pool.settle()
+    pool.try_drain()
     assert pool.freed == blocks[:2]
     assert pool.alloc(1024) == blocks[4]
     assert pool.free_cache() == 2 * 1024
@@ -500,7 +500,7 @@ def test_a_finaliser_in_the_middle_of_an_allocation() -> None:
     other = pool.alloc(64)
     with pool.lock:  # as while `alloc` does its books
         pool.free(other, 64)
-        pool.settle()
+        pool.try_drain()
         assert pool.pool_bytes == 0
     assert pool.alloc(64) == other
 
@@ -543,7 +543,7 @@ def test_memory_counter() -> None:
     assert (counter.peak("A"), counter.peak("B"), counter.peak()) == (40, 10, 50)
     with counter.lock:  # as in the middle of another change
         counter.add("A", 1)
-        counter.settle()
+        counter.try_drain()
     assert counter.in_use("A") == 41
 
 

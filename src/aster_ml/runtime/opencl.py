@@ -160,7 +160,7 @@ class OpenCLAllocator(PooledAllocator):
 
     def copy(self, target: Any, source: Any, **offset: int) -> None:
         """A blocking copy. Raises: OutOfMemoryError; DeviceError."""
-        with told(self.device, "a copy"):
+        with translated_errors(self.device, "a copy"):
             binding().enqueue_copy(self.queue, target, source, is_blocking=True, **offset)
 
     def offset(self, handle: OpenCLHandle, byte_offset: int, nbytes: int) -> OpenCLHandle:
@@ -192,7 +192,7 @@ def failure(name: str, what: str, error: Exception) -> DeviceError | OutOfMemory
 
 
 @contextmanager
-def told(name: str, what: str) -> Iterator[None]:
+def translated_errors(name: str, what: str) -> Iterator[None]:
     """Translates drivers' errors in the block. Raises: OutOfMemoryError; DeviceError."""
     try:
         yield
@@ -209,7 +209,7 @@ class OpenCLEvent(Event):
 
     def wait(self) -> None:
         """Waits for the marker. Raises: DeviceError."""
-        with told(self.name, "waiting for what was launched"):
+        with translated_errors(self.name, "waiting for what was launched"):
             self.event.wait()
 
     def seconds_since(self, earlier: OpenCLEvent) -> float:
@@ -228,13 +228,13 @@ class OpenCLQueue(Queue):
 
     def signal(self) -> OpenCLEvent:
         """A marker after all enqueued work. Raises: DeviceError."""
-        with told(self.name, "a marker"):
+        with translated_errors(self.name, "a marker"):
             return OpenCLEvent(self.name, binding().enqueue_marker(self.queue))
 
     def wait(self, event: Event) -> None:
         """Lets the device wait for an event of the same context; the host waits for others."""
         if isinstance(event, OpenCLEvent) and event.event.context == self.queue.context:
-            with told(self.name, "a barrier"):
+            with translated_errors(self.name, "a barrier"):
                 binding().enqueue_barrier(self.queue, wait_for=[event.event])
         else:
             event.wait()
@@ -247,14 +247,14 @@ class OpenCLQueue(Queue):
         if same or target.memory.get_info(memory) != source.memory.get_info(memory):
             return False
         places = {"src_offset": source.offset, "dst_offset": target.offset}
-        with told(self.name, "a copy"):
+        with translated_errors(self.name, "a copy"):
             cl.enqueue_copy(self.queue, target.memory, source.memory, byte_count=nbytes, **places)
             self.queue.flush()
         return True
 
     def finish(self) -> None:
         """Waits until the queue is empty. Raises: DeviceError."""
-        with told(self.name, "what was launched"):
+        with translated_errors(self.name, "what was launched"):
             self.queue.finish()
 
 

@@ -22,7 +22,7 @@ MIN_NORMAL = {dtypes.float16: 2.0**-14, dtypes.bfloat16: 2.0**-126, dtypes.float
 COMPARISONS = frozenset({Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE})
 
 
-def settle_comparisons(sink: UOp, target: Target) -> UOp:
+def rewrite_comparisons(sink: UOp, target: Target) -> UOp:
     """The graph without comparisons with constants that the target may flush."""
     flushed = [d for d in MIN_NORMAL if d.name in target.flushes]
 

@@ -23,7 +23,7 @@ from aster_ml.codegen.decompose.floats import (
     encode_constant,
     round_to,
 )
-from aster_ml.codegen.decompose.flushed import settle_comparisons
+from aster_ml.codegen.decompose.flushed import rewrite_comparisons
 from aster_ml.codegen.decompose.power import pow_constant, pow_float, pow_int
 from aster_ml.codegen.decompose.threefry import low_word, threefry
 from aster_ml.codegen.decompose.transcendental import (
@@ -95,7 +95,7 @@ def decompose(sink: UOp, target: Target, order: dict[UOp, None] | None = None) -
     if not target.compiles:
         return sink
     sink = in_native_ops(sink, target, order)
-    return settle_comparisons(sink, target) if target.flushes else sink
+    return rewrite_comparisons(sink, target) if target.flushes else sink
 
 
 def in_native_ops(sink: UOp, target: Target, order: dict[UOp, None] | None) -> UOp:

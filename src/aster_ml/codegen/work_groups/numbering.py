@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.plans import BlockOrder, PersistentBlocks
-from aster_ml.codegen.work_groups.tile_order import clusters_of, looped, tiles_apart
+from aster_ml.codegen.work_groups.tile_order import clusters_of, delinearize_tile, looped
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError, KernelOptError
 from aster_ml.helpers import ceildiv, prod
@@ -104,20 +104,20 @@ def number_work(kernel: Kernel, order: list[int], most: GridLimits) -> UOp:
             loops = (turn,)
         else:
             tile, gate = block_number(kernel, total, iterations(blocks), most)
-        ordered = {} if order_plan is None else tiles_apart(order_plan, tile, blocks)
+        ordered = {} if order_plan is None else delinearize_tile(order_plan, tile, blocks)
         if order_plan is not None and not ordered:
             raise KernelOptError(
                 "BLOCKS order: the axis has no blocks, or is the only one; two axes of blocks are "
                 "wanted"
             )
-        changes |= ordered or taken_apart(tile, blocks)
+        changes |= ordered or delinearize(tile, blocks)
     elif len(blocks) <= len(most) and all([n <= m for n, m in zip(sizes, most, strict=False)]):
         for r in reversed(blocks):
             changes[r] = number(kernel, r.src[0], AxisType.GLOBAL)
     else:
         total = to_uop(prod([r.src[0] for r in blocks]))
         block, gate = block_number(kernel, total, iterations(blocks), most)
-        changes |= taken_apart(block, blocks)
+        changes |= delinearize(block, blocks)
     if clusters is not None:
         changes[clusters.axis], own_tile = clusters.tile(changes.pop(clusters.over))
         gate = (
@@ -125,7 +125,7 @@ def number_work(kernel: Kernel, order: list[int], most: GridLimits) -> UOp:
         )
     if items:
         total = to_uop(prod([r.src[0] for r in items]))
-        changes |= taken_apart(number(kernel, total, AxisType.LOCAL), items)
+        changes |= delinearize(number(kernel, total, AxisType.LOCAL), items)
     kernel.outputs = [*loops, *[r for r in kernel.outputs if r not in changes]]
     parts = dict.fromkeys(changes, ())
     kernel.rewrite(changes, parts | dict.fromkeys(own[:1], loops))
@@ -163,7 +163,7 @@ def block_number(
     return index_alu(Ops.SUB, block, over), block.alu(Ops.CMPLT, total)
 
 
-def taken_apart(whole: UOp, axes: Sequence[UOp]) -> dict[UOp, UOp]:
+def delinearize(whole: UOp, axes: Sequence[UOp]) -> dict[UOp, UOp]:
     """Delinearizes a number into an index for each axis; the last axis is the fastest."""
     found: dict[UOp, UOp] = {}
     for i, r in enumerate(reversed(axes)):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.plans import CopyPipeline, Fragments
 from aster_ml.codegen.staging.stage import Stage, new_stage, position
-from aster_ml.codegen.work_groups.numbering import items_in, size, taken_apart
+from aster_ml.codegen.work_groups.numbering import delinearize, items_in, size
 from aster_ml.codegen.work_groups.swizzle import Xor, xor_of_rows
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
@@ -272,14 +272,14 @@ def fill_tile(
     step = first = index_alu(Ops.MUL, step, UOp.index_const(lanes))
     if lanes > 1:
         step = index_alu(Ops.ADD, step, kernel.new_range(lanes, kind))
-    place = taken_apart(row, layout.far)
+    place = delinearize(row, layout.far)
     # The address advances evenly along a row, whose axes act as one.
     start = dict.fromkeys(layout.near, UOp.index_const(0))
     index = substitute(load.src[0].src[1], {**chained(row, layout), **start})
     index = index_alu(Ops.ADD, index, index_alu(Ops.MUL, step, UOp.index_const(layout.stride)))
     # One gate for all neighbours, or one for each.
     together = all([holds_together(g, list(layout.near), lanes) for g in load.src[1:]])
-    whole = {**place, **taken_apart(first if together else step, layout.near)}
+    whole = {**place, **delinearize(first if together else step, layout.near)}
     gates = [substitute(g, whole) for g in load.src[1:]]
     memory = load.src[0].replace(src=(load.src[0].src[0], index))
     value = UOp(Ops.LOAD, load.dtype, (memory, *gates), load.arg)

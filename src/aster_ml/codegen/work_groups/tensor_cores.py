@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.plans import Fragments, ResultTile
-from aster_ml.codegen.work_groups.tma_tiles import multiply_from_boxes
-from aster_ml.codegen.work_groups.vector_epilogue import store_pieces
+from aster_ml.codegen.work_groups.tma_tiles import multiply_from_tma
+from aster_ml.codegen.work_groups.vector_epilogue import store_vectors
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
 from aster_ml.target.tensor_cores import ROWS, TensorCore
@@ -150,7 +150,7 @@ def multiply_together(kernel: Kernel, order: list[int], target: Target) -> None:
         x, y = uncast(x), uncast(y)
     a, b = (x, y) if axes["m0"] in x.ranges else (y, x)
     if core.reads_shared:
-        multiply_from_boxes(kernel, core, ids, (a, b), target)
+        multiply_from_tma(kernel, core, ids, (a, b), target)
         return
     operands, lanes = [], []
     # The bits of a work-item's number, by the words of the result.
@@ -170,7 +170,7 @@ def multiply_together(kernel: Kernel, order: list[int], target: Target) -> None:
     changed = UOp(Ops.REDUCE, u.dtype, (product, *rest), u.arg)
     kernel.rewrite({u: changed})
     if kernel.plan(ResultTile) is not None:
-        store_pieces(kernel, core, ids, axes, order, target)
+        store_vectors(kernel, core, ids, axes, order, target)
 
 
 def part_of_item(

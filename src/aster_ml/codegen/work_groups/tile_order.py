@@ -133,7 +133,7 @@ def is_rank(u: UOp) -> bool:
     return u.op is Ops.RANGE and u.arg.kind is AxisType.GLOBAL
 
 
-def tiles_apart(order: BlockOrder, tile: UOp, axes: Sequence[UOp]) -> dict[UOp, UOp]:
+def delinearize_tile(order: BlockOrder, tile: UOp, axes: Sequence[UOp]) -> dict[UOp, UOp]:
     """Delinearizes the number of a tile into an index for each axis of blocks.
 
     Strips cover the axis of the order and the last other axis; the remaining axes are outside.
@@ -167,7 +167,7 @@ def below(tile: UOp, axes: Sequence[UOp], size: int) -> tuple[UOp, dict[UOp, UOp
     return (index_alu(Ops.MOD, tile, UOp.index_const(size)) if axes else tile), found
 
 
-def turns_of(block: UOp, tiles: int) -> UOp:
+def tiles_of_block(block: UOp, tiles: int) -> UOp:
     """Counts the tiles that a persistent block computes."""
     left = index_alu(Ops.SUB, UOp.index_const(tiles - 1), block)
     turns = index_alu(Ops.IDIV, left, block.src[0])
@@ -177,5 +177,5 @@ def turns_of(block: UOp, tiles: int) -> UOp:
 def looped(kernel: Kernel, block: UOp, axes: Sequence[UOp]) -> tuple[UOp, UOp]:
     """The number of a tile, from the numbers of a block and an iteration; and the loop."""
     tiles = to_uop(prod([r.src[0] for r in axes]))
-    turn = kernel.new_range(turns_of(block, int(tiles.arg)), AxisType.LOOP)
+    turn = kernel.new_range(tiles_of_block(block, int(tiles.arg)), AxisType.LOOP)
     return index_alu(Ops.ADD, index_alu(Ops.MUL, turn, block.src[0]), block), turn

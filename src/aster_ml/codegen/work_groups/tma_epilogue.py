@@ -136,7 +136,7 @@ def result_of(kernel: Kernel, core: TensorCore, sides: tuple[Side, Side]) -> Res
     return Result(store, near, far, others, form.const)
 
 
-def boxes_have_room(core: TensorCore, result: Result) -> None:
+def check_tma_store(core: TensorCore, result: Result) -> None:
     """Raises: KernelOptError where TMA cannot store a tile of results."""
     if 2 + len(result.others) > MOST_DIMS:
         raise refuse_result(core, "results have too many axes")
@@ -156,7 +156,7 @@ def place_in(result: Result) -> UOp:
     return index_sum([*near, *[index_times(r, n * row) for r, n in result.far.tiles.items()]])
 
 
-def boxes_to(result: Result, local: Stage) -> list[UOp]:
+def tma_stores(result: Result, local: Stage) -> list[UOp]:
     """The TMA stores of a tile, one for each 128 contiguous bytes."""
     near, far, row = result.near, result.far, result.row
     arg = TmaArg(
@@ -174,12 +174,12 @@ def boxes_to(result: Result, local: Stage) -> list[UOp]:
     return boxes
 
 
-def store_boxes(
+def store_by_tma(
     kernel: Kernel, core: TensorCore, axes: dict[str, UOp], result: Result, own: list[UOp],
     target: Target,
 ) -> None:  # fmt: skip
     """Stores a kernel's results by TMA; `own` are the arrays that operands lie in."""
-    boxes_have_room(core, result)
+    check_tma_store(core, result)
     value, ended = kernel.stores[0].src[1], kernel.sink.src[0].src[1:]
     leaving = kernel.plan(ResultTile)
     over = tuple([u.arg.id for u in own]) if leaving is not None and leaving.over else ()
@@ -197,7 +197,7 @@ def store_boxes(
     else:
         fill = local.fill(place, value)
     ready = local.after_all(UOp(Ops.FENCE, dtypes.void, (fill,)))
-    ends = [box.end(*ended) for box in boxes_to(result, ready)]
+    ends = [box.end(*ended) for box in tma_stores(result, ready)]
     kernel.sink = kernel.sink.replace(src=tuple(ends))
 
 

@@ -26,7 +26,7 @@ from aster_ml.codegen.work_groups.tensor_map_axes import (
     side_of,
     whole_strides,
 )
-from aster_ml.codegen.work_groups.tma_epilogue import result_of, store_boxes
+from aster_ml.codegen.work_groups.tma_epilogue import result_of, store_by_tma
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
@@ -109,7 +109,7 @@ def tile_of(core: TensorCore, load: UOp, side_id: int, folded: list[UOp]) -> Til
     return Tile(load, side, depth, others, form.const)
 
 
-def boxes_of(tile: Tile, local: Stage, core: TensorCore, rank: UOp | None) -> list[UOp]:
+def tma_loads(tile: Tile, local: Stage, core: TensorCore, rank: UOp | None) -> list[UOp]:
     """The TMA loads of a tile: one, or one for each 128 bytes that are contiguous along m or n.
 
     A tile that all blocks of a cluster read is multicast in parts: block `rank` loads its rows.
@@ -153,7 +153,7 @@ def operand_at(tile: Tile, local: Stage, own: set[UOp]) -> UOp:
     return local.load(index_sum([*steps, index_times(depth, row)]))
 
 
-def multiply_from_boxes(
+def multiply_from_tma(
     kernel: Kernel, core: TensorCore, ids: dict[str, int], factors: tuple[UOp, UOp],
     target: Target,
 ) -> None:  # fmt: skip
@@ -180,7 +180,7 @@ def multiply_from_boxes(
         tiles.append(tile)
         stages.append(local)
         is_shared = cluster is not None and ids[word] != cluster.axis
-        fills += boxes_of(tile, local, core, rank if is_shared else None)
+        fills += tma_loads(tile, local, core, rank if is_shared else None)
     leaving = kernel.plan(ResultTile) is not None
     result = result_of(kernel, core, (tiles[0].side, tiles[1].side)) if leaving else None
     bits = set(axes.values())
@@ -195,4 +195,4 @@ def multiply_from_boxes(
     rest = [r for r in u.src[1:] if r not in bits]
     kernel.rewrite({u: UOp(Ops.REDUCE, u.dtype, (product, *rest), u.arg)})
     if result is not None:
-        store_boxes(kernel, core, axes, result, [local.memory for local in stages], target)
+        store_by_tma(kernel, core, axes, result, [local.memory for local in stages], target)

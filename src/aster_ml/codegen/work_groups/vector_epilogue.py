@@ -54,7 +54,7 @@ def sides_of(core: TensorCore, form: Form, ids: dict[str, int]) -> tuple[Side, S
     return side_of(core, form, mine["m"]), side_of(core, form, mine["n"])
 
 
-def store_pieces(
+def store_vectors(
     kernel: Kernel, core: TensorCore, ids: dict[str, int], axes: dict[str, UOp], order: list[int],
     target: Target,
 ) -> None:  # fmt: skip

@@ -405,14 +405,14 @@ class Generator:
 
 
 # (ISA, level) -> idle generators; and all generators.
-AT_REST: dict[tuple[str, int], list[Generator]] = {}
+IDLE_GENERATORS: dict[tuple[str, int], list[Generator]] = {}
 GENERATORS: list[Generator] = []
 
 
 def take_generator(isa: str, codegen_level: int) -> Generator:
     """A generator that no other thread uses."""
     with LOCK:
-        at_rest = AT_REST.setdefault((isa, codegen_level), [])
+        at_rest = IDLE_GENERATORS.setdefault((isa, codegen_level), [])
         if at_rest:
             return at_rest.pop()
         # Each generator is listed once, or a fork would wait for its own lock.
@@ -457,7 +457,7 @@ def compile_ir(source: str, opt_level: int = 0, codegen_level: int = CODEGEN_LEV
         try:
             return generator.emit(source)
         finally:
-            AT_REST[isa, codegen_level].append(generator)
+            IDLE_GENERATORS[isa, codegen_level].append(generator)
     with LOCK, built_module(source, opt_level, codegen_level) as module:
         return bytes(target_machine(codegen_level).emit_object(module))
 

@@ -196,7 +196,7 @@ def compile_source(source: str, arch: str) -> bytes:
     return binary
 
 
-def compile_looking(source: str, arch: str) -> bytes:
+def compile_unaligned(source: str, arch: str) -> bytes:
     """The cubin of a source for unaligned buffers. Raises: CompileError."""
     digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
     key = f"cuda looking {arch} {version()} {OPTIONS} {digest}"

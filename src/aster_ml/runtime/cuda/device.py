@@ -208,7 +208,7 @@ class CudaBackend(Backend):
         arch = self.probed.arch
 
         def looking() -> bytes:
-            return cuda_compiler.compile_looking(found.source, arch)
+            return cuda_compiler.compile_unaligned(found.source, arch)
 
         looks = looking if found.source else None
         return CudaProgram(name, self.device, found.cubin, found.shared, looks, found.tensors)

@@ -18,13 +18,13 @@ from aster_ml.errors import InternalError
 from aster_ml.runtime.interpreter.stages import (
     check_all_done,
     compile_acquire,
-    compile_box,
     compile_commit,
+    compile_mma_wait,
     compile_release,
-    compile_settle,
     compile_shared_product,
+    compile_tma_load,
     compile_wait,
-    hold_sums,
+    keep_sums,
     poison_of,
     sums_of,
 )
@@ -47,10 +47,10 @@ from aster_ml.runtime.interpreter.state import (
     write_element,
 )
 from aster_ml.runtime.interpreter.tma_stores import (
-    compile_drain,
     compile_fence,
-    compile_store_box,
-    write_boxes,
+    compile_tma_store,
+    compile_tma_store_wait,
+    write_tma_stores,
 )
 from aster_ml.runtime.interpreter.warps import (
     compile_matrices,
@@ -171,7 +171,7 @@ class Interpreter(Compiling):
             for items in runs:
                 check_all_done(self.linear.name, items)
             for block in blocks:
-                write_boxes(self.linear.name, block)
+                write_tma_stores(self.linear.name, block)
 
     def items_of(
         self, place: tuple[int, ...], inner: list[int], values: Values, arrays: Sequence[Any],
@@ -465,7 +465,7 @@ class Interpreter(Compiling):
             for r, row in zip(reg_rows, rows, strict=True):
                 sums[r] = evaluate(op, dtype, (sums[r], values[row]), (dtype, dtype))
             if comes_later:
-                hold_sums(item, number, sums, value)
+                keep_sums(item, number, sums, value)
             else:
                 item.values[number] = sums
 
@@ -507,16 +507,16 @@ COMPILERS: dict[Ops, Callable[[Interpreter, UOp], Step | Together | Until]] = {
     Ops.SHUFFLE: compile_shuffle,
     Ops.LDMATRIX: compile_matrices,
     Ops.MMA: compile_any_product,
-    Ops.TMA_LOAD: compile_box,
+    Ops.TMA_LOAD: compile_tma_load,
     Ops.COMMIT: compile_commit,
     Ops.WAIT: compile_wait,
-    Ops.MMA_WAIT: compile_settle,
+    Ops.MMA_WAIT: compile_mma_wait,
     Ops.ACQUIRE: compile_acquire,
     Ops.RELEASE: compile_release,
     Ops.STMATRIX: compile_stored_matrices,
-    Ops.TMA_STORE: compile_store_box,
+    Ops.TMA_STORE: compile_tma_store,
     Ops.FENCE: compile_fence,
-    Ops.TMA_STORE_WAIT: compile_drain,
+    Ops.TMA_STORE_WAIT: compile_tma_store_wait,
 }
 
 

@@ -86,12 +86,12 @@ def gate_of(program: Compiling, sources: tuple[UOp, ...]) -> Callable[[Item], bo
 # copies of boxes
 
 
-def begins_copies(item: Item) -> bool:
+def issues_copies(item: Item) -> bool:
     """Whether a work-item is the one that starts copies of its block."""
     return item.is_more or item.number == 0
 
 
-def compile_box(program: Compiling, u: UOp) -> Step:
+def compile_tma_load(program: Compiling, u: UOp) -> Step:
     """TMA_LOAD: in flight from the next COMMIT on."""
     locate, arg = program.compile_place(u.src[0], ()), u.arg
     count = len(arg.sizes)
@@ -104,7 +104,7 @@ def compile_box(program: Compiling, u: UOp) -> Step:
     where = f"{program.linear.name}: TMA_LOAD of buffer {slot}"
 
     def step(item: Item) -> None:
-        if not begins_copies(item) or not gate(item):
+        if not issues_copies(item) or not gate(item):
             return
         to, elements = locate(item)
         first = elements[0]
@@ -146,7 +146,7 @@ def compile_commit(program: Compiling, u: UOp) -> Step:
     number, gate = one_of(program, u.src[0]), gate_of(program, u.src[1:])
 
     def step(item: Item) -> None:
-        if begins_copies(item) and gate(item):
+        if issues_copies(item) and gate(item):
             for other in item.block.cluster:
                 stage = stage_of(other, number(item))
                 stage.groups.append([begin() for rank, begin in item.boxes if rank == other.rank])
@@ -264,7 +264,7 @@ def compile_shared_product(program: Compiling, u: UOp) -> Step:
     return step
 
 
-def hold_sums(item: Item, number: int, sums: list[Any], product: int) -> None:
+def keep_sums(item: Item, number: int, sums: list[Any], product: int) -> None:
     """Keeps the sums of an accumulator until MMA_WAIT."""
     item.held[number] = sums
     item.values[number] = [float("nan")] * len(sums)
@@ -276,7 +276,7 @@ def sums_of(item: Item, number: int) -> list[Any]:
     return list(item.held.get(number) or item.values[number])
 
 
-def compile_settle(program: Compiling, u: UOp) -> Step:
+def compile_mma_wait(program: Compiling, u: UOp) -> Step:
     """MMA_WAIT: writes accumulators of products whose operands are unchanged."""
 
     def step(item: Item) -> None:

@@ -35,7 +35,7 @@ def is_first(item: Item) -> bool:
     return item.number == 0 and not item.is_more
 
 
-def compile_store_box(program: Compiling, u: UOp) -> Step:
+def compile_tma_store(program: Compiling, u: UOp) -> Step:
     """TMA_STORE: starts a copy of local memory to a tensor."""
     locate, arg = program.compile_place(u.src[0], ()), u.arg
     count = len(arg.sizes)
@@ -84,7 +84,7 @@ def compile_fence(program: Compiling, u: UOp) -> Step:
     return step
 
 
-def compile_drain(program: Compiling, u: UOp) -> Step:
+def compile_tma_store_wait(program: Compiling, u: UOp) -> Step:
     """TMA_STORE_WAIT: reads all TMA stores; elements that have changed are poison."""
 
     def step(item: Item) -> None:
@@ -99,7 +99,7 @@ def compile_drain(program: Compiling, u: UOp) -> Step:
     return step
 
 
-def write_boxes(name: str, block: Block) -> None:
+def write_tma_stores(name: str, block: Block) -> None:
     """Writes TMA stores of an ended block. Raises: InternalError for one without a wait."""
     for stored, read in block.boxes:
         if read is None:

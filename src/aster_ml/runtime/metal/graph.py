@@ -102,7 +102,7 @@ class MetalGraph(Graph):
             send.set_sizes(command, sizes_of(launch.blocks), sizes_of(launch.items))
             send.set_barrier(command)
 
-    def settle(self) -> None:
+    def finish_replay(self) -> None:
         """Waits for the last replay, which reads the commands and variables."""
         if self.last is not None:
             last, self.last = self.last, None
@@ -113,7 +113,7 @@ class MetalGraph(Graph):
 
     def set_handle(self, call: int, slot: int, handle: MetalHandle) -> None:
         """Changes the memory of a call's argument."""
-        self.settle()
+        self.finish_replay()
         self.handles[call][slot] = handle
         self.__dict__.pop("resources", None)
         if 0 in self.launches[call].blocks:
@@ -126,7 +126,7 @@ class MetalGraph(Graph):
         """Changes the value of a call's variable number `slot`."""
         place = self.place(self.first_variable[call] + slot)
         if place.value != value:
-            self.settle()
+            self.finish_replay()
             place.value = value
 
     def set_launch(self, call: int, launch: Launch) -> None:
@@ -134,7 +134,7 @@ class MetalGraph(Graph):
         if launch == self.launches[call]:
             return
         self.programs[call].check(launch, len(self.handles[call]))
-        self.settle()
+        self.finish_replay()
         self.launches[call] = launch
         self.write(call)
 

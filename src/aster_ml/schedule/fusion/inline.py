@@ -161,7 +161,7 @@ def mask_terms(valid: UOp, value: UOp) -> UOp:
         sums.append(value)
         value = value.src[0]
     product = value.op is Ops.MUL and any(is_gated(s) for s in value.src)
-    if not is_gated(value) and not (product and all(map(tame, value.src))):
+    if not is_gated(value) and not (product and all(map(is_finite, value.src))):
         value = valid.where(value, value.const_like(0))
     for u in reversed(sums):
         value = u.replace(src=(value, *u.src[1:]))
@@ -219,7 +219,7 @@ UNBOUNDED = frozenset(
 )
 
 
-def tame(value: UOp) -> bool:
+def is_finite(value: UOp) -> bool:
     """Whether an expression of finite loads is finite."""
     order = toposort(value, enter=lambda u: u.op not in (Ops.LOAD, Ops.REDUCE))
     return not any([u.op in UNBOUNDED for u in order])

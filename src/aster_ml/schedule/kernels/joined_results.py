@@ -39,7 +39,7 @@ def joined(drafts: list[Draft], more: int, main: int, splitter: Splitter) -> lis
     # The later one may move up, or the earlier one down.
     up = not b.read_slots & (written | a.written_slots) and not b.written_slots & (written | read)
     down = not a.written_slots & (written | read | b.read_slots) and not a.read_slots & written
-    if not (up or down) or not take_in(drafts[main], drafts[more], splitter):
+    if not (up or down) or not add_parts(drafts[main], drafts[more], splitter):
         return drafts
     rest = [*drafts]
     rest[first if up else last] = drafts[main]
@@ -47,7 +47,7 @@ def joined(drafts: list[Draft], more: int, main: int, splitter: Splitter) -> lis
     return rest
 
 
-def take_in(draft: Draft, more: Draft, splitter: Splitter) -> bool:
+def add_parts(draft: Draft, more: Draft, splitter: Splitter) -> bool:
     """Adds the parts of a draft over the first loops of another, or over all of them."""
     sizes = [r.src[0] for r in draft.ranges]
     if [r.src[0] for r in more.ranges] != sizes[: len(more.ranges)]:

@@ -217,7 +217,7 @@ class Runs:
         if best is None:
             return
         if best.again:
-            best.after = self.make_again(best.inside, best.after, best.again)
+            best.after = self.recomputed(best.inside, best.after, best.again)
         made, completed = build_run(best, self.splitter)
         self.drafts = [*best.before, made, *completed, *best.after]
 
@@ -450,14 +450,14 @@ class Runs:
         self.part_with_fewer(members)
         written = {s for d in members for s in self.touches(d)[1] if self.is_large_temporary(s)}
         for remake in (True, False) if self.spares_much_memory(written) else (False,):
-            if remake or self.hands_on(members):
+            if remake or self.has_private_temporary(members):
                 run = self.shape_so(dict(members), remake)
                 if run is not None:
                     return run
         self.in_vain.add(key)
         return None
 
-    def hands_on(self, members: dict[Draft, Member]) -> bool:
+    def has_private_temporary(self, members: dict[Draft, Member]) -> bool:
         """Whether only these kernels read some temporary that one of them writes."""
         made = {s for d in members for s in self.touches(d)[1] if s >= self.splitter.n_args}
         for d in self.drafts:
@@ -479,7 +479,7 @@ class Runs:
         """The run, with or without rematerialization."""
         while len(members) > 1:
             before, inside, after = self.order(members)
-            again = self.made_again(inside, members, after) if remake else set()
+            again = self.slots_to_rematerialize(inside, members, after) if remake else set()
             if remake and not again:
                 return None
             hidden = self.hidden(inside, [*before, *after], again)
@@ -524,7 +524,7 @@ class Runs:
 
     # what is wanted after the run
 
-    def made_again(
+    def slots_to_rematerialize(
         self, inside: list[Draft], members: dict[Draft, Member], after: list[Draft]
     ) -> set[int]:
         """The temporaries that are rematerialized after the run; none if that saves too little."""
@@ -550,7 +550,7 @@ class Runs:
                 return set()
         return found
 
-    def make_again(self, inside: list[Draft], after: list[Draft], again: set[int]) -> list[Draft]:
+    def recomputed(self, inside: list[Draft], after: list[Draft], again: set[int]) -> list[Draft]:
         """The drafts after the run, with rematerializing kernels before their readers."""
         splitter = self.splitter
         new: dict[int, int] = {}

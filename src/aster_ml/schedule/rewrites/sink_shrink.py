@@ -45,11 +45,11 @@ def way_to_sum(u: UOp) -> list[UOp]:
             return []
         if u.op is Ops.REDUCE:
             return found
-        if u.op not in BETWEEN or (u.op is Ops.RESHAPE and not drops_ones(u)):
+        if u.op not in BETWEEN or (u.op is Ops.RESHAPE and not drops_unit_axes(u)):
             return []
 
 
-def drops_ones(u: UOp) -> bool:
+def drops_unit_axes(u: UOp) -> bool:
     """Whether a RESHAPE only drops axes of one element."""
     return [s for s in u.shape if s != 1] == [s for s in u.src[0].shape if s != 1]
 

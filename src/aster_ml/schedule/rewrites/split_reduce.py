@@ -64,7 +64,7 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
             return split
     count = shared.number
     is_endless = bool(shared.turns) and length > shared.turns
-    if count < 2 or not (is_endless or is_shared_badly(kept, length, shared)):
+    if count < 2 or not (is_endless or has_too_few_results(kept, length, shared)):
         return u
     rows = prod([s for i, s in enumerate(shape[: long[-1]]) if i not in u.arg.axes])
     if rows >= 2 * count and not is_endless:
@@ -85,7 +85,7 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
     return total.alu(u.arg.op, rest)
 
 
-def is_shared_badly(kept: int, length: int, shared: Workers) -> bool:
+def has_too_few_results(kept: int, length: int, shared: Workers) -> bool:
     """Whether a long reduction has too few results for the workers of a kernel."""
     return kept <= shared.results and kept * length >= shared.least
 

@@ -15,7 +15,7 @@ from aster_ml import Tensor, dtypes
 from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.passes import lower
 from aster_ml.codegen.plans import BlockOrder
-from aster_ml.codegen.work_groups.tile_order import tiles_apart
+from aster_ml.codegen.work_groups.tile_order import delinearize_tile
 from aster_ml.config import Context
 from aster_ml.errors import KernelOptError
 from aster_ml.renderer.cuda.renderer import CudaRenderer
@@ -249,7 +249,7 @@ def test_each_tile_has_one_number(tiles: tuple[int, ...], rows: int) -> None:
     axes = [UOp.range(n, i, AxisType.LOOP) for i, n in enumerate(tiles)]
     count = int(np.prod(tiles))
     block = UOp.range(count, 9, AxisType.GLOBAL)
-    found = tiles_apart(BlockOrder(axis=len(tiles) - 2, count=rows), block, axes)
+    found = delinearize_tile(BlockOrder(axis=len(tiles) - 2, count=rows), block, axes)
     places = [
         tuple([substitute(found[r], {block: UOp.index_const(i)}).ssimplify() for r in axes])
         for i in range(count)
