@@ -23,7 +23,7 @@ __all__ = [
     "dtypes", "fetch", "getenv",
 ]  # fmt: skip
 __version__ = "0.1.0"
-# Names that not every program needs, and the modules that they are imported from when asked for.
+# Name -> the module that it is imported from at its first use.
 LATER = {"Metadata": "trace", "TinyJit": "jit.tiny_jit", "fetch": "downloads"}
 
 if not TYPE_CHECKING:

@@ -83,7 +83,7 @@ def rotation(r: int, m: int, sign: int) -> Array:
 
 @cache
 def chirp(n: int, size: int, sign: int) -> tuple[Array, Array]:
-    """exp(-pi i k**2 / n), and the transform of its conjugate laid around a circle of `size`."""
+    """exp(-pi i k**2 / n), and the transform of its conjugate, extended periodically to `size`."""
     # Python ints do not overflow.
     w = roots(2 * n, np.array([k * k % (2 * n) for k in range(n)]) * sign)
     circle = np.zeros(size, np.complex128)

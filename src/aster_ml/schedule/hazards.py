@@ -105,7 +105,7 @@ class Effects:
 
 
 def base_param(u: UOp) -> UOp:
-    """The PARAM behind views and effects."""
+    """The PARAM below views and effects."""
     while u.op is not Ops.PARAM:
         u = u.src[0]
     return u

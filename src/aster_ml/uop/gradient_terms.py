@@ -28,9 +28,7 @@ SAME_ELEMENTS = frozenset({Ops.EXPAND, Ops.RESHAPE})
 
 
 def is_number(u: UOp) -> bool:
-    """Whether `u` is a plain number; a constant with a device is a tensor, whose gradient may be
-    asked for.
-    """
+    """Whether `u` is a number; a constant with a device is a tensor, which may have a gradient."""
     return u.op is Ops.CONST and not u.src
 
 

@@ -18,7 +18,7 @@ from aster_ml.uop.print.infix import render_expr
 if TYPE_CHECKING:
     from aster_ml.uop.node import UOp
 
-# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+# Globals are faster to look up than members of an Enum, and every node is tested for its op.
 (
     ADD, AND, BIND, BITCAST, CAST, CMPEQ, CMPLT, CMPNE, CONST, DEFINE_VAR, IDIV, IOTA, MAX, MOD,
     MUL, NAME, OR, RANGE, SHL, SHR, SUB, WHERE, XOR,

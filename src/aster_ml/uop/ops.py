@@ -450,7 +450,7 @@ class VarArg(NamedTuple):
 
 
 class RangeArg(NamedTuple):
-    """Of RANGE: `id` tells ranges of equal size apart."""
+    """Of RANGE: `id` distinguishes ranges of equal size; `kind` says how it runs."""
 
     id: int
     kind: AxisType

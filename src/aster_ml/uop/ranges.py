@@ -11,7 +11,7 @@ from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.rules.symbolic import affine_form, simplify_around
 
-# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+# Globals are faster to look up than members of an Enum, and every node is tested for its op.
 CONST = Ops.CONST
 
 

@@ -178,7 +178,7 @@ def store_by_tma(
     kernel: Kernel, core: TensorCore, axes: dict[str, UOp], result: Result, own: list[UOp],
     target: Target,
 ) -> None:  # fmt: skip
-    """Stores a kernel's results by TMA; `own` are the arrays that operands lie in."""
+    """Stores a kernel's results by TMA; `own` are the arrays of the operands."""
     check_tma_store(core, result)
     value, ended = kernel.stores[0].src[1], kernel.sink.src[0].src[1:]
     leaving = kernel.plan(ResultTile)
@@ -226,7 +226,7 @@ def fill_matrices(
 
 
 def drain_boxes(linear: Linear, kernel: Kernel, target: Target) -> Linear:
-    """Waits for asynchronous stores (TMA) before their memory is filled anew, and at the end."""
+    """Waits for TMA stores before their memory is written again, and at the end."""
     uops = linear.uops
     boxes = [u for u in uops if u.op is Ops.TMA_STORE]
     over = [u for u in uops if u.op is Ops.DEFINE_LOCAL and u.arg.over]

@@ -1,12 +1,12 @@
 """Lowers products whose operands TMA loads into local memory for asynchronous MMA.
 
-Receives a kernel whose Opts are applied, with a row of `target/tensor_cores` whose operands lie in
-local memory; returns its graph with a TMA_LOAD for each part of a tile, and an MMA of their places.
+Receives a kernel whose Opts are applied, with a row of `target/tensor_cores` whose operands are in
+local memory; returns its graph with a TMA_LOAD for each part of a tile, and an MMA of the tiles.
 A tile has rows of 128 bytes, which TMA swizzles as the tensor core expects them: no address within
 a row is computed here.
 
 rewrite: REDUCE(a(m, k) * b(k, n), k) -> REDUCE(MMA(first element of a's tile, that of b's), k)
-after a BARRIER behind the TMA loads of both tiles
+after a BARRIER that follows the TMA loads of both tiles
 when: both operands are plain loads, with m, n or k contiguous and all other strides multiples of
 16 bytes; gates only bound m, n and k, as TMA does itself
 """

@@ -240,7 +240,7 @@ def leave(home: Home, tracker: Any) -> None:
 def built_module(source: str, opt_level: int, codegen_level: int) -> Iterator[Any]:
     """IR parsed and verified, and optimised when `opt_level` is above 0; freed at the end.
 
-    why: Python frees what stands in a circle in any order, and the context has to go last
+    why: Python frees a reference cycle in any order, and the context must be freed last
     """
     llvm = binding()
     # A context of its own is freed with the module; the global one would grow for ever.

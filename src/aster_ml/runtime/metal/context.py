@@ -95,8 +95,8 @@ class MetalDevice:
         if not self.queue:
             raise DeviceError(f"{name} gives no command queue")
         self.open: Commands | None = None
-        # Whether pipelines of indirect commands must be set in the encoder too, or the device hangs,
-        # as the first two generations do.
+        # Whether pipelines of indirect commands must be set in the encoder too, or the device hangs
+        # (the first two generations).
         self.names_pipelines = not self.is_of(APPLE9)
         # Committed command buffers, oldest first; each failure is reported once.
         self.on_the_way: list[Commands] = []

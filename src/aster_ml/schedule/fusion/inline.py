@@ -21,7 +21,7 @@ from aster_ml.uop.ranges import iterations
 SEEN_THROUGH = (MOVEMENT - {Ops.PAD}) | {*MARKS, Ops.AFTER}
 
 
-# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+# Globals are faster to look up than members of an Enum, and every node is tested for its op.
 ADD, CONST, DEFINE_VAR, INDEX, IOTA, PAD, PARAM, RANGE, REDUCE, WHERE = (
     Ops.ADD, Ops.CONST, Ops.DEFINE_VAR, Ops.INDEX, Ops.IOTA, Ops.PAD, Ops.PARAM, Ops.RANGE,
     Ops.REDUCE, Ops.WHERE,

@@ -34,7 +34,7 @@ from aster_ml.uop.movement import both
 from aster_ml.uop.node import UOp, need
 from aster_ml.uop.ops import MOVEMENT, AxisType, Ops
 
-# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+# Globals are faster to look up than members of an Enum, and every node is tested for its op.
 ADD, AFTER, CONST, INDEX, PAD, RANGE, REDUCE, STORE = (
     Ops.ADD, Ops.AFTER, Ops.CONST, Ops.INDEX, Ops.PAD, Ops.RANGE, Ops.REDUCE, Ops.STORE,
 )  # fmt: skip

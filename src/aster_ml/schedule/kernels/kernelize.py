@@ -59,7 +59,7 @@ class Splitter:
         self.calls = self.find_calls() if METADATA.data else {}
 
     def memory(self, u: UOp) -> int:
-        """The slot of a parameter or stored value; temporaries get theirs when first asked."""
+        """The slot of a parameter or stored value; temporaries get a slot at the first call."""
         found = self.slot_of.get(u)
         if found is None:
             stored = self.planner.stored[u]

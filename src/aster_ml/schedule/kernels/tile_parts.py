@@ -33,7 +33,7 @@ MIN_ROWS = 64
 MIN_SHARE = 0.5
 
 
-# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+# Globals are faster to look up than members of an Enum, and every node is tested for its op.
 IDIV, MOD, RANGE = Ops.IDIV, Ops.MOD, Ops.RANGE
 
 

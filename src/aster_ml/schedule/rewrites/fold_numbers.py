@@ -29,7 +29,7 @@ PASSING = (MOVEMENT - {Ops.PAD}) | {Ops.DETACH, Ops.CONTIGUOUS_BACKWARD}
 # Ops of values that read no memory, and the number of nodes that are searched.
 NUMBERS_ALONE = PASSING | ELEMENTWISE | {Ops.CONST, Ops.DEVICE}
 FEW = 16
-# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+# Globals are faster to look up than members of an Enum, and every node is tested for its op.
 BITCAST, CONST, MUL, NEG = Ops.BITCAST, Ops.CONST, Ops.MUL, Ops.NEG
 COMMUTING = frozenset({Ops.ADD, Ops.MUL, Ops.AND, Ops.OR, Ops.XOR, Ops.MAX})
 

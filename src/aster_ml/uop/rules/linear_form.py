@@ -17,7 +17,7 @@ from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import Ops
 
 INDEX = dtypes.index
-# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+# Globals are faster to look up than members of an Enum, and every node is tested for its op.
 ADD, CONST, IDIV, MOD = Ops.ADD, Ops.CONST, Ops.IDIV, Ops.MOD
 MUL, NEG, RANGE, SUB = Ops.MUL, Ops.NEG, Ops.RANGE, Ops.SUB
 # A product of sums is multiplied out up to this many terms; else it stays one monomial.

@@ -122,7 +122,7 @@ def with_simple(u: UOp, found: UOp) -> UOp:
     return found
 
 
-# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+# Globals are faster to look up than members of an Enum, and every node is tested for its op.
 CONST, IDIV, RANGE = Ops.CONST, Ops.IDIV, Ops.RANGE
 ADD, MUL, SUB = Ops.ADD, Ops.MUL, Ops.SUB
 SUM_OPS = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG})
