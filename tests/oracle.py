@@ -16,7 +16,7 @@ from aster_ml.dtype import DType, dtypes, to_numpy_dtype
 from aster_ml.engine import storage
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import MOVEMENT, Ops
+from aster_ml.uop.ops import GRADIENT_MARKS, MOVEMENT, Ops
 
 Array = Any
 INDEX = np.dtype(np.int64)
@@ -61,7 +61,7 @@ def step(u: UOp, values: dict[UOp, Array], memory: dict[UOp, Array]) -> Array:
     return result if result.dtype == dtype else result.astype(dtype)
 
 
-MARKS = frozenset({Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.DETACH, Ops.COPY})
+MARKS = GRADIENT_MARKS | {Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.COPY}
 
 
 def buffer_value(u: UOp, values: dict[UOp, Array], memory: dict[UOp, Array]) -> Array:

@@ -1,4 +1,4 @@
-"""Aster ML: a deep-learning compiler with lazy tensors. The names that users import."""
+"""Provides the names that users import: a deep-learning compiler with lazy tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
     "dtypes", "fetch", "getenv",
 ]  # fmt: skip
 __version__ = "0.1.0"
-# Names that not every program needs, and the modules that they are imported from when asked for.
+# Name -> the module that it is imported from at its first use.
 LATER = {"Metadata": "trace", "TinyJit": "jit.tiny_jit", "fetch": "downloads"}
 
 if not TYPE_CHECKING:
@@ -39,7 +39,7 @@ if not TYPE_CHECKING:
 
 
 def follow_calls() -> None:
-    """Has methods of Tensor note what they build, or not, as TRACEMETA says now."""
+    """Switches the tracing of Tensor methods on or off, as TRACEMETA says now."""
     late("trace").follow()
 
 

@@ -1,7 +1,7 @@
-"""Memory of devices: who hands it out and takes it back, and how much is in use.
+"""Allocates and frees device memory, pools freed blocks, and counts the bytes in use.
 
-Receives sizes; returns handles, whatever a device calls a piece of memory. Buffers, devices and
-what runs on them do not belong here.
+Receives sizes; returns handles: whatever a device uses to name a block of memory. Buffers, devices
+and kernels do not belong here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from aster_ml.errors import DeviceError, OutOfMemoryError
 from aster_ml.thread_state import SharedWeakSet
 
-# How many messages books let pile up, and how large a freed block may be to wait among them.
+# Messages that may wait in an inbox, and the largest freed block that may wait there.
 INBOX_LENGTH, LARGE_BYTES = 64, 1 << 20
 
 
@@ -33,8 +33,8 @@ class Drained(abc.ABC):
     """Bookkeeping that finalisers may change.
 
     A finaliser can run between any two steps of any thread, also in the middle of the bookkeeping
-    itself, so it must not wait for a lock. It only appends to `inbox`, which is atomic; whoever
-    asks for a result, or finds the inbox long, works it off with the lock held.
+    itself, so it must not wait for a lock. It only appends to `inbox`, which is atomic. A thread
+    that asks for a result, or finds the inbox long, drains the inbox with the lock held.
     """
 
     def __init__(self) -> None:
@@ -42,8 +42,8 @@ class Drained(abc.ABC):
         self.lock = threading.Lock()
         DRAINED.add(self)
 
-    def settle(self) -> None:
-        """Works the inbox off, unless somebody is at it."""
+    def try_drain(self) -> None:
+        """Drains the inbox, unless another thread holds the lock."""
         if self.lock.acquire(blocking=False):
             try:
                 self.drain()
@@ -52,7 +52,7 @@ class Drained(abc.ABC):
 
     @abc.abstractmethod
     def drain(self) -> None:
-        """Works the inbox off; called with the lock held."""
+        """Drains the inbox; called with the lock held."""
 
 
 DRAINED: SharedWeakSet[Drained] = SharedWeakSet()
@@ -70,10 +70,10 @@ class MemoryCounter(Drained):
         """Counts `nbytes` more on `device`, fewer when negative."""
         self.inbox.append((device, nbytes))
         if len(self.inbox) >= INBOX_LENGTH:
-            self.settle()
+            self.try_drain()
 
     def drain(self) -> None:
-        """Takes in what was posted."""
+        """Applies the changes in the inbox."""
         while self.inbox:
             device, nbytes = self.inbox.popleft()
             for key in (device, ""):
@@ -114,9 +114,9 @@ class Allocator(abc.ABC):
         """A handle on at least `nbytes` bytes with no particular content."""
 
     def alloc_zeros(self, nbytes: int) -> Any:
-        """A handle on at least `nbytes` bytes of zeros that no page is taken for before its use.
+        """A handle on at least `nbytes` bytes of zeros whose pages are mapped at first use.
 
-        None where the device has no such memory, or some at hand that was used.
+        None where the device has no such memory, or its pool has a used block that fits.
         """
         return None
 
@@ -164,7 +164,7 @@ def size_class(nbytes: int) -> int:
 
 
 class PooledAllocator(Drained, Allocator):
-    """An allocator that keeps freed blocks and hands them out again.
+    """An allocator that keeps freed blocks for reuse.
 
     Fresh memory costs a page fault every 4 KB, more than many kernels take, so blocks are reused by
     size class. Past `limit_bytes` of unused blocks the oldest go back to the system. Subclasses
@@ -230,10 +230,10 @@ class PooledAllocator(Drained, Allocator):
         """Puts a block back into the pool."""
         self.inbox.append((size_class(nbytes), handle))
         if nbytes >= LARGE_BYTES or len(self.inbox) >= INBOX_LENGTH:
-            self.settle()
+            self.try_drain()
 
     def drain(self) -> None:
-        """Takes freed blocks in, then lets the oldest go until the pool is within its limit."""
+        """Adds freed blocks to the pool, then frees the oldest ones beyond the pool's limit."""
         while self.inbox:
             nbytes, handle = self.inbox.popleft()
             self.serial += 1

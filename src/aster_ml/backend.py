@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aster_ml.allocator import Allocator
+from aster_ml.errors import DeviceError
 from aster_ml.plugins import find_attribute
-from aster_ml.target import Target
+from aster_ml.target import IDLE, Target
 
 
 class ThreadParts(NamedTuple):
-    """A launch on threads of the host: they share out the outermost range, of size `n`.
+    """A launch on host threads, which divide the outermost range, of size `n`, into `parts`.
 
-    It is divided in `parts`; what is one part runs on the calling thread.
+    A single part runs on the calling thread.
     """
 
     n: Any = 1
@@ -25,14 +26,14 @@ class ThreadParts(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """A launch on work-groups: how many `blocks` in each dimension, and work-items of a block."""
+    """A launch on work-groups: `blocks` and work-items per block, in each dimension."""
 
     blocks: tuple[Any, ...]
     items: tuple[int, ...]
 
 
-# How a kernel is spread over a device; its Target decides which of the two it is. Before the values
-# of variables are known sizes may be expressions on them, in a launch they are numbers.
+# How a kernel runs in parallel; its Target decides between the two. Sizes may be expressions of
+# variables until a launch, which has their values.
 Launch = ThreadParts | Grid
 ONCE = ThreadParts()
 
@@ -40,8 +41,8 @@ ONCE = ThreadParts()
 class Program(abc.ABC):
     """A loaded kernel, which takes about `nbytes` of memory.
 
-    `spilled` are bytes of registers that its compiler keeps in memory for want of registers, as far
-    as that says so.
+    `spilled` counts the bytes of registers that the compiler spills to memory, if the compiler
+    reports it.
     """
 
     name: str
@@ -52,15 +53,15 @@ class Program(abc.ABC):
     def __call__(
         self, handles: tuple[Any, ...], vars: tuple[int, ...] = (), launch: Launch = ONCE
     ) -> None:
-        """Puts a launch on memory and the values of variables in the device's queue."""
+        """Enqueues a launch on these buffers with these values of variables."""
 
 
 class Event(abc.ABC):
-    """A place in a queue, which the device comes to when all that is before it is done."""
+    """A point in a queue, reached once all work before it is done."""
 
     @abc.abstractmethod
     def wait(self) -> None:
-        """Returns when the device has come there."""
+        """Returns once the device has reached the event."""
 
     @abc.abstractmethod
     def seconds_since(self, earlier: Any) -> float:
@@ -68,19 +69,19 @@ class Event(abc.ABC):
 
 
 class Queue(abc.ABC):
-    """Queue of a device's work, in order. Programs put their launches in it.
+    """An in-order queue of a device's work, to which programs add launches.
 
-    Copies from and to the host are those of the allocator, which wait for what was put before.
+    The allocator copies from and to the host, and waits for earlier work.
     """
 
     @abc.abstractmethod
     def signal(self) -> Event:
-        """An event behind all that was put in so far."""
+        """An event after all work enqueued so far."""
 
     def wait(self, event: Event) -> None:
-        """Delays all that is put in from now on until an event, of this queue or another.
+        """Delays later work until an event of this queue or another.
 
-        Here the host waits; a device that can wait by itself does better.
+        The host waits here; a device overrides this if its queue can wait.
         """
         event.wait()
 
@@ -89,15 +90,15 @@ class Queue(abc.ABC):
         return False
 
     def finish(self) -> None:
-        """Returns when all that was put in is done."""
+        """Returns once all enqueued work is done."""
         self.signal().wait()
 
 
 class Call(NamedTuple):
     """One launch in a recorded graph.
 
-    `written` has the numbers of the handles that the kernel may write to, None stands for all. What
-    waits for what follows from that and from where the handles' memory lies.
+    `written` has the numbers of the handles that the kernel may write to; None means all. With the
+    addresses of the handles it decides the dependencies between calls.
     """
 
     program: Program
@@ -112,31 +113,31 @@ class Graph(abc.ABC):
 
     @abc.abstractmethod
     def set_handle(self, call: int, slot: int, handle: Any) -> None:
-        """Gives a call other memory."""
+        """Changes the memory of a call's argument number `slot`."""
 
     @abc.abstractmethod
     def set_var(self, call: int, slot: int, value: int) -> None:
-        """Gives a call another value of its variable number `slot`."""
+        """Changes the value of a call's variable number `slot`."""
 
     @abc.abstractmethod
     def set_launch(self, call: int, launch: Launch) -> None:
-        """Gives a call other sizes."""
+        """Changes the launch sizes of a call."""
 
     @abc.abstractmethod
     def run(self) -> None:
         """Runs all calls as if one after the other."""
 
     def check(self, calls: Sequence[Call]) -> None:
-        """Shows that calls which may run side by side do not conflict on this memory.
+        """Checks that calls which may run concurrently have no conflicting accesses.
 
-        `calls` are those that the graph was made of, with the memory that they have now.
+        `calls` are the recorded calls, with their present memory.
 
-        Raises: InternalError otherwise.
+        Raises: InternalError for a conflict.
         """
         return
 
     def entry(self) -> Callable[[], object]:
-        """Returns the function that does what `run` does and costs least to call."""
+        """The cheapest function to call that does the same as `run`."""
         return self.run
 
 
@@ -146,11 +147,11 @@ class Backend(abc.ABC):
     name: str
     allocator: Allocator
     queue: Queue
-    # Whether `compile` may run in several threads at once, and gains by it.
+    # Whether `compile` is faster in several threads.
     compiles_beside = False
     # Whether another process can load a binary, so that the disk cache keeps compiled kernels.
     keeps_binaries = False
-    # Whether other processes may try schedules of a kernel here, each for itself.
+    # Whether a search may time schedules in several processes.
     tries_schedules = False
     if not TYPE_CHECKING:
         __getattr__ = find_attribute
@@ -167,12 +168,12 @@ class Backend(abc.ABC):
 
     @property
     def tested_as(self) -> str:
-        """The line by which a self-test of the device is kept: what its outcome depends on."""
+        """The key of a self-test's result: all that the result depends on, as one line."""
         return self.target.key
 
     @property
     def compile_threads(self) -> int:
-        """In how many threads `compile` may run at once and gain by it."""
+        """The number of threads that make `compile` faster."""
         return self.target.threads if self.compiles_beside else 1
 
     @abc.abstractmethod
@@ -180,7 +181,7 @@ class Backend(abc.ABC):
         """Source text in the target's language as a binary. Raises: CompileError."""
 
     def prepare(self) -> None:
-        """Makes ready what launches need beside their kernels, while those compile."""
+        """Prepares what launches need beside kernels, while kernels compile."""
         return
 
     @abc.abstractmethod
@@ -188,11 +189,11 @@ class Backend(abc.ABC):
         """The function `name` of a compiled binary, ready to launch."""
 
     def load_all(self, binaries: Sequence[tuple[Sequence[str], bytes]]) -> list[Program]:
-        """These functions of several binaries; a device may be quicker with all of them."""
+        """Loads functions of several binaries, which may be faster than one after the other."""
         return [self.load(name, binary) for names, binary in binaries for name in names]
 
     def make_graph(self, calls: Sequence[Call]) -> Graph | None:
-        """The launches as one replayable object, or None where the device has no such thing."""
+        """The launches as one replayable graph; None where the device has none."""
         return None
 
     def disassemble(self, source: str) -> str:
@@ -202,3 +203,24 @@ class Backend(abc.ABC):
     def synchronize(self) -> None:
         """Waits until everything launched is done."""
         self.queue.finish()
+
+
+RUNS_NOTHING = "holds data and runs nothing; copy to a device that computes: CPU"
+
+
+class StorageBackend(Backend):
+    """A device that holds data and runs no kernels."""
+
+    @property
+    def target(self) -> Target:
+        """A Target without ops and dtypes."""
+        kind = self.name.partition(":")[0]
+        return Target(kind, "null", kind=IDLE, native_dtypes=frozenset(), native_ops=frozenset())
+
+    def compile(self, source: str) -> bytes:
+        """Refuses. Raises: DeviceError."""
+        raise DeviceError(f"{self.name} {RUNS_NOTHING}")
+
+    def load(self, name: str, binary: bytes) -> Program:
+        """Refuses. Raises: DeviceError."""
+        raise DeviceError(f"{self.name} {RUNS_NOTHING}")

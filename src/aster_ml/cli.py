@@ -1,7 +1,7 @@
-"""The command `aster`: what works here, the demo, failures again, a run looked into, the version.
+"""Runs the command `aster`: doctor, demo, apps, reproduction of failures, version.
 
-Exit codes: 0 all is well, 1 the default device does not work here (or the demo failed), 2 the
-command line was not understood. What is printed is made here; what is true is asked of the devices.
+Exit codes: 0 for success, 1 if the default device does not work (or the demo failed), 2 for a
+command line that does not parse. Text is written here; facts come from the devices.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ APPS = {
     "llm": App("apps.llm", "chat with a language model from a GGUF file, measure it, serve it"),
     "lesson": App("apps.lesson", "list, run and check the lessons of a clone"),
 }
-# How a character is written that an encoding has not.
+# Error handler for characters that the encoding of the output lacks.
 UNSHOWN = "backslashreplace"
 # These run nothing: DISK and NPY hold data, NULL compiles only.
 COMPUTE_NOTHING = STORAGE_KINDS | {"NULL"}
 
 
 def try_device(row: DeviceRow) -> DeviceRow:
-    """The row of a device after a small sum was computed on it: a claim that was tried."""
+    """The row of a device, corrected by computing a small sum on it."""
     if not row.works or row.name in COMPUTE_NOTHING:
         return row
     try:
@@ -84,7 +84,7 @@ def folder_size(folder: Path) -> tuple[int, int]:
 
 
 def cache_line() -> str:
-    """Where compiled kernels are kept, and how much is there."""
+    """The folder of compiled kernels, and its size."""
     folder = cache_folder()
     if folder is None:
         return "none: there is no home folder; CACHEDIR names one"
@@ -152,9 +152,9 @@ def test_device(name: str) -> int:
 
 
 def run_app(name: str, arguments: Sequence[str], in_place: bool = False) -> int:
-    """Runs an app in a process of its own, which keeps its extra packages out of this one.
+    """Runs an app in a new process, which keeps its extra packages out of this one.
 
-    Its exit code. `in_place` says that nothing of this process is wanted any more.
+    Returns its exit code. With `in_place` the app replaces this process.
     """
     form = os.environ.get("PYTHONIOENCODING", f":{UNSHOWN}")
     return run_python(
@@ -163,9 +163,9 @@ def run_app(name: str, arguments: Sequence[str], in_place: bool = False) -> int:
 
 
 def run_reproduce(path: str) -> int:
-    """Does a failure again: prints its trace and gives 1, or 0 where it is none any more.
+    """Reproduces a failure: prints its traceback and returns 1; 0 if nothing fails any more.
 
-    A path that is no such text is told in a line, and gives 2.
+    Prints one line and returns 2 for a file that is not the record of a failure.
     """
     try:
         print(reproduce(path))
@@ -210,7 +210,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def show_all_characters() -> None:
-    """Characters that the encoding of the terminal lacks are shown as numbers, and end nothing."""
+    """Prints characters that the terminal's encoding lacks as escapes instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and "PYTHONIOENCODING" not in os.environ:
             stream.reconfigure(errors=UNSHOWN)
@@ -224,13 +224,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help(sys.stderr)
         parser.exit(2)
-    # Who gives the words goes on after the command.
+    # A caller that passes `argv` continues after the command.
     options.in_place = argv is None
     try:
         code = run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever reads has seen enough (`aster doctor | head`). What is left is written nowhere.
+        # The reader has closed the pipe (`aster doctor | head`); the rest is discarded.
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return 0

@@ -1,9 +1,9 @@
-"""Settings: one declaration each, read from the environment, scoped by `Context`.
+"""Declares settings: one object each, read from the environment, scoped by `Context`.
 
-Each thread has its own values: what `Context` sets in one is not seen by others, and a thread
-begins with those of the environment. A setting says what it affects. Caches of the compiler take
-the values of the settings that affect their stage into their key (`stage_key`), so a changed
-setting can never give a stale hit.
+Values are thread-local: a thread starts with those of the environment, and `Context` changes them
+for one thread. A setting declares which stages it affects. Cache keys of the compiler include the
+values of all settings that affect their stage (`stage_key`), so a changed setting never gives a
+stale hit.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from aster_ml.plugins import ask
 from aster_ml.thread_state import STATE, mark
 
 SETTINGS: dict[str, Setting] = {}
-# Settings that programs written for another framework give; plug-ins declare them.
+# Settings of other frameworks, declared by plug-ins.
 FOREIGN: dict[str, Setting] = {}
-# Names of those that somebody has been told about.
+# Names of settings that a warning was given for.
 WARNED: set[str] = set()
 
 
@@ -32,8 +32,8 @@ class Setting(threading.local):
     """One named value with a default; the environment variable of the same name overrides it.
 
     `affects` names the cached stages whose result depends on it: "schedule", "codegen", or none.
-    It compares with numbers and text as its value does, and is true when that is. `value` is the
-    thread's own, all else is of the process; `initial` is the value that a thread begins with.
+    It compares with numbers and text as its value does, and is true when the value is. `value` is
+    thread-local; `initial`, the value that a thread starts with, belongs to the process.
     """
 
     __slots__ = ("affects", "changed", "default", "doc", "initial", "marked", "means", "name")
@@ -53,11 +53,11 @@ class Setting(threading.local):
             self.default = default
             self.doc = doc
             self.affects = affects
-            # Whether it decides if a jitted call is like the one before.
+            # Whether a changed value invalidates the recordings of a jitted function.
             self.marked = marked
-            # Called when `Context` has set another value.
+            # Called after the value has changed.
             self.changed: Callable[[], None] | None = None
-            # What a foreign setting comes to here: values of our own, given its value.
+            # Of a foreign setting: its value -> values of Aster's settings.
             self.means: Callable[[Any], dict[str, Any]] | None = None
             self.initial: Any = parse_value(os.environ.get(name), default, name)
             SETTINGS[name] = self
@@ -71,7 +71,7 @@ class Setting(threading.local):
                 mark(self.name, value)
 
     def set_for_all(self, value: Any) -> None:
-        """Sets the value here, and that of every thread that has not looked at it yet."""
+        """Sets the value for this thread and for every thread that has not read it yet."""
         self.initial = value
         set_value(self, value)
 
@@ -167,7 +167,7 @@ def Context(**values: int | str) -> Iterator[None]:
 
 
 def settings_of(values: Mapping[str, Any]) -> dict[Setting, Any]:
-    """The settings with these names and their values; behind a foreign one, what it comes to.
+    """The settings with these names and their values; a foreign one is translated to Aster's.
 
     Raises: KeyError for a name that is no setting; ArgumentError for a value of another kind.
     """
@@ -195,7 +195,7 @@ def foreign(name: str) -> Setting | None:
 
 
 def warn_without_effect(settings: Iterable[Setting], stacklevel: int) -> None:
-    """Says once of each foreign setting that it has no effect here, and why."""
+    """Warns once for each foreign setting that has no effect, with the reason."""
     new = [
         s for s in settings if FOREIGN.get(s.name) is s and s.means is None and s.name not in WARNED
     ]
@@ -206,7 +206,7 @@ def warn_without_effect(settings: Iterable[Setting], stacklevel: int) -> None:
 
 
 def set_value(setting: Setting, value: Any) -> None:
-    """Gives a setting a value, and tells who wants to know."""
+    """Sets the value of a setting and calls its `changed` function."""
     setting.value = value
     if setting.changed is not None:
         setting.changed()
@@ -222,7 +222,7 @@ def stage_key(stage: str) -> tuple[Any, ...]:
 
 
 def values_here() -> dict[Setting, Any]:
-    """The values of all settings in this thread, for one that works for it."""
+    """The values of all settings in this thread, for a thread that works on its behalf."""
     return {s: s.value for s in SETTINGS.values()}
 
 
@@ -315,7 +315,7 @@ DETERMINISTIC = Setting(
     "1 gives results that are equal bit for bit with any number of THREADS; BEAM is not used then.",
     ("schedule", "codegen"),
 )
-# With DETERMINISTIC=1 schedules are made for so many threads; fewer or more share the parts out.
+# With DETERMINISTIC=1 schedules assume this many threads; any number can run the parts.
 SAME_THREADS = 16
 CHECK_INDEX = Setting(
     "CHECK_INDEX",
@@ -383,7 +383,7 @@ FUSE = Setting(
     "values inside of the kernels that read them wherever that is possible.",
     ("schedule",),
 )
-# Read where the graph is made, so that caches, which go by graphs, need not know of it.
+# Read while the graph is built, so that cache keys, which contain graphs, need not include it.
 WINO = Setting(
     "WINO",
     -1,

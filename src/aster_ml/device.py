@@ -1,8 +1,7 @@
-"""Buffers and the registry of devices.
+"""Manages buffers of device memory, and the registry of devices.
 
-Receives device names, sizes and dtypes; returns memory and backends. What a device is
-made of lives in `runtime/<name>.py`, which this module looks up by name and never imports by hand.
-Knows nothing of graphs, of what a kernel computes, or of tensors.
+Receives device names, sizes and dtypes; returns memory and backends. `runtime/` implements the
+devices, each imported by name at its first use. Graphs, kernels and tensors do not belong here.
 
 A runtime module has three names: `DOC` (one line on what the device is), `missing()` (None when the
 device works here, else a sentence that says what is absent and what would bring it), and
@@ -45,42 +44,42 @@ KINDS = {
 }
 # Those that hold data and run nothing.
 STORAGE_KINDS = frozenset({"DISK", "NPY"})
-# Kinds that are at home outside of this package: `DeviceRegistry.register`.
+# Kinds that other packages have registered (`DeviceRegistry.register`).
 BROUGHT: dict[str, Any] = {}
-# Where installed packages name such kinds: entry points, each a module as `register` takes it.
+# Group of entry points by which installed packages name such kinds, each a module for `register`.
 GROUP = "aster_ml.devices"
 # Other names of kinds: as other frameworks of this family call them.
 ALSO_KNOWN = {"CL": "OPENCL", "LLVM": "CPU", "NV": "CUDA"}
-# Files that show, without asking anybody, that a graphics processor may be there; best first.
+# Files that exist where a GPU may be present; best kind first.
 SIGNS = {
     "CUDA": ("/dev/nvidiactl", "/dev/dxg", "C:/Windows/System32/nvcuda.dll"),
     "METAL": ("/System/Library/Frameworks/Metal.framework",),
 }
-# Kinds that those frameworks have and Aster has not: who asks for one is told so.
+# Kinds that those frameworks have and Aster lacks, for the error message.
 NOT_HERE = ("GPU", "AMD", "HIP", "QCOM", "DSP")
 
 
 def renew_locks_after_fork() -> None:
-    """In a forked child: a lock that another thread of the parent held would stay held for ever."""
+    """Renews locks in a forked child, where a lock held by another thread would never be free."""
     for item in list(DRAINED):
         item.lock = threading.Lock()
     Device.lock = threading.RLock()
 
 
 class Export(np.ndarray[Any, Any]):
-    """Bytes of a buffer as the outside sees them; keeps the buffer, and so the memory, alive."""
+    """Bytes of a buffer exported without a copy; keeps the buffer and its memory alive."""
 
     owner: Any = None
 
 
 class Lent(np.ndarray[Any, Any]):
-    """Memory that another package lends: either side may write there at any time."""
+    """Memory shared with another package: either side may write at any time."""
 
 
 new_object = object.__new__
-# In place of a base's handle in a view that was deallocated: it sees nothing until it is allocated.
+# Replaces the base's handle in a view that was deallocated, until the view is allocated again.
 RELEASED = object()
-# Counts what names a buffer from outside of this module; set by the layer that has such names.
+# Functions that count references to a buffer from layers above; those layers add them.
 NAMES_OF: list[Callable[[Buffer], int]] = []
 
 
@@ -88,8 +87,8 @@ class Buffer:
     """`size` elements of memory on a device, allocated on demand, freed with the last reference.
 
     A view (`base` given) shares the memory of its base from byte `offset` on. `opaque` is memory
-    that something else holds (a NumPy array, bytes, an mmap): it is kept alive, used in place and
-    never pooled. `initial_value` are bytes to begin with, `uop_refcount` references to begin with.
+    that another object owns (a NumPy array, bytes, an mmap): it is kept alive, used in place and
+    never pooled. `initial_value` are the first content, `uop_refcount` the first references.
     """
 
     __slots__ = (
@@ -110,7 +109,7 @@ class Buffer:
         preallocate: bool = False,
     ) -> None:
         self._references = uop_refcount
-        # When it was last overwritten (`engine.storage.WRITES`); of a view its base knows that.
+        # When it was last overwritten (`engine.storage.WRITES`); a view asks its base.
         self.written_at = 0
         self._handle: Any = None
         self._owns = False
@@ -125,7 +124,7 @@ class Buffer:
         self.offset = offset
         self.opaque = opaque
         if size < 0:
-            raise ArgumentError(f"buffer: size {size} is negative")
+            raise ArgumentError(f"buffer: size {size} is negative; 0 or more is wanted")
         if base is not None:
             self._base = base.base
             self.offset += base.offset
@@ -218,7 +217,7 @@ class Buffer:
         return base.allocator is not None and base.allocator.is_readonly(base.handle)
 
     def ensure_allocated(self) -> Buffer:
-        """Allocates unless that was done; returns itself."""
+        """Allocates memory if there is none; returns itself."""
         if self._base is None:
             if self._handle is None:
                 self.allocate()
@@ -227,9 +226,9 @@ class Buffer:
         return self
 
     def allocate(self) -> Buffer:
-        """Takes memory from the device, a view that of its base; returns itself.
+        """Allocates memory of the device, or, for a view, of its base; returns itself.
 
-        Raises: InternalError when it has some; OutOfMemoryError; DeviceError.
+        Raises: InternalError if it is allocated; OutOfMemoryError; DeviceError.
         """
         if self.is_initialized():
             raise InternalError(f"{self!r} is allocated twice")
@@ -248,7 +247,7 @@ class Buffer:
         return self
 
     def allocate_zeros(self) -> bool:
-        """Takes memory that is zeros without being written; False where there is none like that."""
+        """Allocates zero pages without writing them; False where the device has none."""
         if self._base is not None or self._handle is not None or self.opaque is not None:
             return False
         allocator = Device[self.device].allocator
@@ -260,9 +259,7 @@ class Buffer:
         return True
 
     def deallocate(self) -> None:
-        """Gives the memory back. What still sees it from outside keeps it until it is done.
-
-        A view lets go of its base's memory; the base keeps it.
+        """Frees the memory, once no export refers to it. A view only drops its base's memory.
 
         Raises: InternalError when there is no memory.
         """
@@ -283,10 +280,10 @@ class Buffer:
         self._exports = []
 
     def take_own_memory(self) -> Buffer:
-        """The same content in memory of its own, where it is that of something else.
+        """Copies foreign memory to memory of its own; returns itself.
 
-        Memory that was lent to be written to stays. Who sees the other memory from outside goes on
-        seeing it, as it was. Returns itself.
+        Memory that another package lent for writing stays shared. Exports of the foreign memory
+        keep it, with its present content.
         """
         if self.opaque is not None and not self.is_lent():
             copy = Buffer(self.device, self.size, self.dtype).copy_from(self)
@@ -329,7 +326,7 @@ class Buffer:
         return bool(self.base._exports) and bool(self.live_exports())
 
     def is_lent(self) -> bool:
-        """Whether what writes to this memory writes to that of another package, as it wants."""
+        """Whether this memory is shared with another package for writing."""
         opaque = self.base.opaque
         return opaque.__class__ is Lent and bool(opaque.flags.writeable)
 
@@ -344,7 +341,7 @@ class Buffer:
         """Fills the memory from a memoryview (or bytes, array, ...) of exactly as many bytes."""
         data = flat_bytes(source)
         if data.nbytes != self.nbytes:
-            raise ArgumentError(f"copyin: {data.nbytes} bytes into a buffer of {self.nbytes}")
+            raise ArgumentError(f"copyin: given {data.nbytes} bytes, {self.nbytes} are wanted")
         self.ensure_allocated()
         if self.nbytes:
             require(self.base.allocator).copyin(self.handle, data)
@@ -354,7 +351,7 @@ class Buffer:
         """Fills a writable memoryview (or bytearray, array, ...) of exactly as many bytes."""
         data = flat_bytes(target)
         if data.nbytes != self.nbytes:
-            raise ArgumentError(f"copyout: a buffer of {self.nbytes} bytes into {data.nbytes}")
+            raise ArgumentError(f"copyout: given {data.nbytes} bytes, {self.nbytes} are wanted")
         if data.readonly:
             raise ArgumentError("copyout: the target is read-only; a bytearray would do")
         if self.nbytes:
@@ -364,7 +361,7 @@ class Buffer:
     def copy_from(self, source: Buffer) -> Buffer:
         """Fills the memory from another buffer, of any device, of as many bytes."""
         if source.nbytes != self.nbytes:
-            raise ArgumentError(f"copy: {source.nbytes} bytes into a buffer of {self.nbytes}")
+            raise ArgumentError(f"copy: given {source.nbytes} bytes, {self.nbytes} are wanted")
         self.ensure_allocated()
         if not self.nbytes:
             return self
@@ -405,9 +402,9 @@ class Buffer:
         return export.data
 
     def as_buffer(self, allow_zero_copy: bool = False, force_zero_copy: bool = False) -> memoryview:
-        """The bytes as a memoryview: a copy, or the memory itself where that is allowed.
+        """The bytes as a memoryview: a copy, or the memory itself if `allow_zero_copy`.
 
-        Raises: DeviceError when it has to be the memory itself and the host cannot see that.
+        Raises: DeviceError for `force_zero_copy` where the host cannot see the memory.
         """
         require(self.base.allocator if self.is_allocated() else None)
         if force_zero_copy and self.nbytes:
@@ -469,7 +466,7 @@ def flat_bytes(source: Any) -> memoryview:
     if not data.nbytes:
         return memoryview(bytearray())
     if not data.c_contiguous:
-        raise ArgumentError("a copy to or from a device wants contiguous memory; these are strided")
+        raise ArgumentError("a copy to or from a device wants contiguous memory, given strided")
     return data if data.format == "B" and data.ndim == 1 else data.cast("B")
 
 
@@ -506,7 +503,7 @@ def missing(kind: str) -> str | None:
 
 
 def kinds() -> tuple[str, ...]:
-    """All kinds of device, best first; those from outside last."""
+    """All kinds of device, best first; registered ones last."""
     return (*KINDS, *BROUGHT)
 
 
@@ -539,14 +536,14 @@ def canonicalize(name: str) -> str:
 
 
 class DeviceRegistry:
-    """All devices by name; each opens when it is first asked for."""
+    """All devices by name; each opens at its first use."""
 
     def __init__(self) -> None:
         self.opened: dict[str, Backend] = {}
         self.lock = threading.RLock()
 
     def register(self, kind: str, runtime: Any) -> None:
-        """Makes a kind of device known that is at home outside of this package.
+        """Registers a kind of device of another package.
 
         `runtime` is a module, its name, or any object, with what those of `aster_ml.runtime` have:
         `DOC`, a line on what it is; `missing()`, what it lacks here or None; and
@@ -559,7 +556,7 @@ class DeviceRegistry:
         if isinstance(runtime, str):
             runtime = importlib.import_module(runtime)
         if kind in KINDS or kind in ALSO_KNOWN or not kind.isalnum():
-            raise ArgumentError(f"register: {kind!r} is a kind of Aster's own, or no word")
+            raise ArgumentError(f"register: {kind!r} is taken, or no word; another is wanted")
         lacking = [n for n in ("DOC", "missing", "open_backend") if not hasattr(runtime, n)]
         if lacking:
             raise ArgumentError(f"register: the runtime of {kind} has no {', '.join(lacking)}")
@@ -623,7 +620,7 @@ class DeviceRegistry:
 
     @functools.cached_property
     def automatic(self) -> str:
-        """The best graphics processor that answers, else CPU; asked once, on the first use."""
+        """The best GPU that works, else CPU; found once, at the first use."""
         for kind, signs in SIGNS.items():
             if any([os.path.exists(sign) for sign in signs]) and missing(kind) is None:
                 return kind

@@ -1,7 +1,7 @@
-"""Files from the net, kept in the cache folder, and files written in one step.
+"""Downloads files to the cache folder, and writes files atomically.
 
-Receives an address; returns the path of a file. What is in a file, and checksums that somebody has
-published, belong elsewhere.
+Receives a URL; returns the path of a file. Formats of files and published checksums do not belong
+here.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ CHUNK = 1 << 20
 
 
 def write_atomically(path: pathlib.Path, write: Callable[[Any], None]) -> None:
-    """Call `write` with a new file beside `path`, then give it that name in one step.
+    """Calls `write` with a temporary file, then renames it to `path` atomically.
 
-    A symbolic link stays, and what it leads to is replaced; permissions stay as they were.
+    A symbolic link stays and its target is replaced; permissions stay.
 
-    Raises: FileNotFoundError without the folder; FileKindError where the name is that of a folder,
-    a device or a pipe.
+    Raises: FileNotFoundError without the folder; FileKindError where `path` is a folder, a device
+    or a pipe.
     """
     target = pathlib.Path(os.path.realpath(path))
     if not target.parent.is_dir():
-        raise FileNotFoundError(f"no folder {str(target.parent)!r} to write to")
+        raise FileNotFoundError(f"no folder {str(target.parent)!r} to write to; make it first")
     mode = target.stat().st_mode if target.exists() else None
     if mode is not None and not stat.S_ISREG(mode):
         raise FileKindError(
@@ -45,7 +45,7 @@ def write_atomically(path: pathlib.Path, write: Callable[[Any], None]) -> None:
         )
     temporary = target.with_name(f".aster-{os.getpid()}-{secrets.token_hex(8)}.tmp")
     try:
-        # A file of this name that is there, or a link that somebody has laid, is never written.
+        # An existing file or a planted link of this name is never written to.
         with open(temporary, "xb") as file:
             if mode is not None:
                 os.chmod(temporary, stat.S_IMODE(mode))
@@ -67,14 +67,14 @@ def fetch(
     allow_caching: bool = True,
     headers: Mapping[str, str] | None = None,
 ) -> pathlib.Path:
-    """The path of a file from the net, kept in the cache folder; a path of a local file is itself.
+    """The path of a downloaded file in the cache folder; a local path is returned as it is.
 
-    `name` is what it is kept as (a path where it has folders), `subdir` the folder for it there.
-    What is kept is whole: as long as the server said it would be and, with `gunzip`, of the size
-    and sum that its end states. `allow_caching=False` asks the server again.
+    `name` is its name in the cache (or a path, if it has folders), `subdir` its folder there. Only
+    complete files are kept: of the length that the server announced and, with `gunzip`, of the size
+    and checksum in the gzip trailer. `allow_caching=False` downloads again.
 
-    Raises: DownloadError when the file is neither in the cache nor to be had as a whole;
-    FormatError when it is to be unpacked and is no whole gzip file.
+    Raises: DownloadError when the file is not in the cache and the download fails; FormatError when
+    `gunzip` finds no complete gzip file.
     """
     if url.startswith(("/", ".")) or "://" not in url:
         return pathlib.Path(url)
@@ -84,7 +84,7 @@ def fetch(
     )
     if path.is_file() and allow_caching:
         return path
-    # A fifth of the time to import Aster, for what most programs never do.
+    # It takes a fifth of the time to import Aster, and few programs need it.
     import http.client
     import urllib.request
 
@@ -106,9 +106,9 @@ def fetch(
 
 
 def downloads_folder() -> pathlib.Path:
-    """Where downloaded files are kept.
+    """The folder of downloaded files.
 
-    Raises: DownloadError where there is no home folder, or others decide where the folder is.
+    Raises: DownloadError without a home folder, or where another user could replace the folder.
     """
     folder = cache_folder()
     if folder is None:
@@ -122,7 +122,7 @@ def downloads_folder() -> pathlib.Path:
 
 
 def copy_whole(answer: Any, file: Any) -> None:
-    """Writes what a server sends. Raises: OSError where that is less than it said."""
+    """Writes the body of an answer. Raises: OSError where it is shorter than announced."""
     stated = answer.headers.get("Content-Length")
     start = file.tell()
     shutil.copyfileobj(answer, file, CHUNK)

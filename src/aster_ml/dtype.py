@@ -1,4 +1,4 @@
-"""DType and the namespace `dtypes`: which element types exist, how they promote, what they hold.
+"""Defines element types: the class DType, the namespace `dtypes`, promotion, conversion of values.
 
 Receives and returns plain Python values and dtypes. Knows nothing of nodes, tensors or devices.
 The promotion lattice is that of JAX (docs.jax.dev, "Type promotion semantics"), save that int64
@@ -129,7 +129,7 @@ class DType:
 
 
 class AddrSpace(Enum):
-    """Where memory lies: a buffer, scratch that a block shares, registers of one work-item."""
+    """Address space of memory: a buffer, scratch of a block, registers of a work-item."""
 
     GLOBAL = 1
     LOCAL = 2
@@ -142,8 +142,8 @@ class AddrSpace(Enum):
 class VectorDType(DType):
     """`lanes` elements of one type side by side.
 
-    Only kernels that are written by hand name it: before anything is compiled each lane is a value
-    of its own, and which lanes share a register is decided later.
+    Only hand-written kernels use it: the compiler makes each lane a value of its own, and decides
+    later which lanes share a register.
     """
 
     __slots__ = ("element", "lanes")
@@ -178,9 +178,9 @@ class VectorDType(DType):
 
 
 class PtrDType(DType):
-    """Memory that holds elements of `base`, or `v` such places side by side.
+    """A pointer to elements of `base`, or a vector of `v` such pointers.
 
-    Only kernels that are written by hand name it; in a graph memory is an op.
+    Only hand-written kernels use it; in a graph memory is an op.
     """
 
     __slots__ = ("addrspace", "pointee", "size", "v")
@@ -206,32 +206,32 @@ class PtrDType(DType):
 
     @property
     def base(self) -> DType:
-        """Type of one place."""
+        """Type of one element."""
         return self.pointee
 
     @property
     def count(self) -> int:
-        """Number of lanes of one place."""
+        """Number of lanes of one element."""
         return self.pointee.count
 
     @property
     def vcount(self) -> int:
-        """Number of places side by side."""
+        """Number of pointers."""
         return self.v
 
     def scalar(self) -> PtrDType:
-        """The type of one place."""
+        """The type of one pointer."""
         return pointer_dtype(self.pointee, self.size, self.addrspace, 1)
 
     def vec(self, lanes: int) -> DType:
-        """The type of `lanes` places side by side."""
+        """The type of a vector of `lanes` pointers."""
         if self.v != 1:
-            raise DTypeError(f"vec: {self} is a vector already")
+            raise DTypeError(f"vec: {self} is a vector already; scalar().vec() would do")
         return pointer_dtype(self.pointee, self.size, self.addrspace, lanes)
 
     def ptr(self, size: int = -1, addrspace: AddrSpace | None = None) -> PtrDType:
-        """There is no memory of memory."""
-        raise DTypeError(f"ptr: {self} is a pointer already")
+        """Raises DTypeError, since there are no pointers to pointers."""
+        raise DTypeError(f"ptr: {self} is a pointer already; base.ptr() would do")
 
 
 @functools.cache
@@ -279,12 +279,12 @@ class Defaults(threading.local):
 
 
 def set_default_float(_: type[dtypes], dtype: DType) -> None:
-    """Sets it here, and for every thread that has not asked yet."""
+    """Sets the default float for this thread and for every thread that has not read it yet."""
     DEFAULTS.default_float = Defaults.initial = dtype
 
 
 def reset_default_float(_: type[dtypes]) -> None:
-    """Takes back what was set: the setting decides again."""
+    """Resets the default float to that of the setting."""
     follow_default_float()
     Defaults.initial = DEFAULTS.default_float
 
@@ -502,7 +502,7 @@ ALSO_CALLED = {
 OF_PYTHON: dict[Any, DType] = {bool: dtypes.bool, int: dtypes.int64, float: dtypes.float64}
 
 
-# What NumPy has above its dtypes, and no dtypes themselves.
+# Abstract NumPy types, which are not dtypes.
 KINDS_OF_NUMPY = frozenset(
     {
         *(np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger, np.inexact),
@@ -512,7 +512,7 @@ KINDS_OF_NUMPY = frozenset(
 
 
 def known_dtype(given: Any) -> DType | None:
-    """The dtype that a name, or a dtype of another package, means; None for none of ours."""
+    """The dtype that a name or another package's dtype means; None without an equivalent."""
     if given.__class__ is type and given in OF_PYTHON:
         return OF_PYTHON[given]
     if isinstance(given, str):
@@ -665,7 +665,7 @@ def round_float(value: float, dtype: DType) -> float:
 
 @functools.cache
 def neighbour(value: float, dtype: DType, up: bool) -> float:
-    """The next value of a float dtype above (or below) what `value` is there."""
+    """The next value of a float dtype above (or below) `value` rounded to that dtype."""
     own = NUMPY_TYPES[dtype].type
     most = 448.0 if dtype is dtypes.fp8e4m3 else math.inf
     end = own(most if up else -most)
@@ -680,9 +680,9 @@ def largest(dtype: DType) -> float:
 
 
 def odd_float32(value: float) -> float:
-    """`value` as a float32, an inexact one as the neighbour whose last bit is 1.
+    """`value` as float32, rounded to odd: an inexact one becomes the neighbour whose last bit is 1.
 
-    why: rounding that again to fewer bits gives what one rounding would
+    why: rounding the result again to fewer bits equals a single rounding
     """
     near = round_float(value, dtypes.float32)
     if near == value or math.isinf(near):
@@ -737,7 +737,7 @@ def int_div(x: int, y: int) -> int:
 
 
 def follow_default_float() -> None:
-    """Makes the dtype that the setting DEFAULT_FLOAT names that of Python floats.
+    """Sets the dtype of Python floats to that of the setting DEFAULT_FLOAT.
 
     Raises: DTypeError for what is no floating-point dtype.
     """

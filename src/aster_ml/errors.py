@@ -1,10 +1,9 @@
-"""The errors that users see, and the one that means Aster itself is wrong.
+"""Defines the errors that users see, and InternalError for faults of Aster itself.
 
 Every user error is also an instance of the built-in class that a Python programmer would expect
-(`ValueError`, `TypeError`, ...), so existing `except` clauses keep working. What programs written
-for tinygrad know as an assertion that fails, on shapes, dtypes, arguments and gradients, is an
-`AssertionError` as well. Messages say what was
-given, what was wanted and what would do. Nothing here knows of tensors or devices.
+(`ValueError`, `TypeError`, ...), so existing `except` clauses keep working. Errors of shapes,
+dtypes, arguments and gradients are `AssertionError`s too, as programs written for tinygrad expect.
+A message says what was given, what was wanted and what would do.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ class UnknownDTypeError(DTypeError, AttributeError):
 
 
 class FloatWantedError(DTypeError, ValueError):
-    """A dtype that is none of floats where one is wanted; a ValueError too."""
+    """A dtype that is not a float where one is wanted; a ValueError too."""
 
 
 class NodeDTypeError(DTypeError):
-    """A dtype asked for beside a node that has another."""
+    """A requested dtype that differs from the dtype of a node."""
 
 
 class NumberRangeError(DTypeError, OverflowError):
-    """A Python number that a dtype does not hold, where it would have to be stored."""
+    """A Python number outside of the range of the dtype that should store it."""
 
 
 class NumberRangeWarning(UserWarning):
-    """Numbers of a list have been wrapped to the int dtype that was asked for."""
+    """Numbers of a list were wrapped to the requested int dtype."""
 
 
 class ArgumentError(AsterError, ValueError, AssertionError):
@@ -54,7 +53,7 @@ class SymbolicSizeError(ShapeError):
 
 
 class BindError(ArgumentError):
-    """A variable without a value, with one out of its bounds, or with two at once."""
+    """A variable without a value, with a value out of bounds, or with two values."""
 
 
 class PreconditionError(ShapeError, ArgumentError):
@@ -62,7 +61,7 @@ class PreconditionError(ShapeError, ArgumentError):
 
 
 class SignatureError(ArgumentError, TypeError):
-    """Arguments of kinds that do not go together."""
+    """Arguments of types that do not fit together."""
 
 
 class FieldError(ArgumentError):
@@ -70,7 +69,7 @@ class FieldError(ArgumentError):
 
 
 class UnsupportedError(AsterError, NotImplementedError):
-    """A way of doing an operation that makes sense, or sounds like it, and is not there."""
+    """A variant of an operation that is not implemented."""
 
 
 class IndexRangeError(AsterError, IndexError):
@@ -86,11 +85,11 @@ class OutOfMemoryError(AsterError, MemoryError):
 
 
 class GradientError(AsterError, AssertionError):
-    """A gradient was asked of something that has none."""
+    """A gradient of a value that has none."""
 
 
 class UnreducedError(GradientError):
-    """A gradient of several elements at once."""
+    """A gradient of a value of several elements, where one element is wanted."""
 
 
 class IndexShapeError(ShapeError, IndexRangeError):
@@ -102,15 +101,15 @@ class CompileError(AsterError, RuntimeError):
 
 
 class KernelOptError(ArgumentError):
-    """An Opt that cannot be done to a kernel, or not for its device."""
+    """An Opt that cannot be applied to a kernel, or not on its device."""
 
 
 class JitError(AsterError, RuntimeError):
-    """A jitted function was used in a way that replay could not honour."""
+    """A jitted function that cannot be replayed as it was called."""
 
 
 class JitShapeError(JitError, ShapeError):
-    """Shapes that do not fit, in a call of a function that was recorded for others."""
+    """Shapes of a call that do not fit the recording of a jitted function."""
 
 
 class FormatError(AsterError, ValueError):
@@ -141,7 +140,7 @@ class FileKindError(FormatError, IsADirectoryError):
 
 
 class DiskError(FormatError, DeviceError):
-    """A file as memory that is missing, no plain file, or shorter than what is read of it."""
+    """A file used as memory that is missing, not a regular file, or shorter than a read."""
 
 
 class DownloadError(AsterError, OSError):

@@ -1,8 +1,8 @@
-"""Gives packages on top of the core what they need beside the names of `aster_ml`.
+"""Exports further names of the core to packages on top of it, beside those of `aster_ml`.
 
-With the modules that `layers.toml` lists as `interface` these are all that the library and the
-programs use of the core, and what packages of others can rely on. docs/how-to/packages.md goes
-through them by what a package wants to do. A module is imported when a name of it is first read.
+With the modules that `layers.toml` lists as `interface` these are all names of the core that the
+library and the programs use, and that other packages can rely on. docs/how-to/packages.md lists
+them by task. A module is imported when one of its names is first read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from aster_ml.codegen.explain import arranged_lines
     from aster_ml.codegen.lower.indices import lower_index_dtype
     from aster_ml.codegen.passes import kernel_name, lower, schedule_kernel
-    from aster_ml.elsewhere import hint
     from aster_ml.engine.compile import write_kernel
     from aster_ml.engine.estimate import Estimates, estimate
     from aster_ml.engine.explain import run_name, show_slots, show_work
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from aster_ml.jit.kept import dump_recordings, load_recordings, named_memory
     from aster_ml.jit.on_memory import OnMemory
     from aster_ml.jit.recording import Recording
+    from aster_ml.migration_hints import hint
     from aster_ml.ops.complexes import COMPLEX_KINDS
     from aster_ml.ops.data import wrapped_node
     from aster_ml.ops.elementwise import ElementwiseMixin
@@ -92,7 +92,6 @@ HOMES = {
     "codegen.explain": "arranged_lines",
     "codegen.lower.indices": "lower_index_dtype",
     "codegen.passes": "kernel_name lower schedule_kernel",
-    "elsewhere": "hint",
     "engine.compile": "write_kernel",
     "engine.estimate": "Estimates estimate",
     "engine.explain": "run_name show_slots show_work",
@@ -108,6 +107,7 @@ HOMES = {
     "frames": "is_own",
     "gradient": "written_views",
     "interpreters": "python_command python_environment",
+    "migration_hints": "hint",
     "jit.graph_runner": "GraphRunner",
     "jit.kept": "dump_recordings load_recordings named_memory",
     "jit.on_memory": "OnMemory",

@@ -28,9 +28,9 @@ __all__ = [
     "ihfft", "irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
 ]  # fmt: skip
 
-# The largest matrix of a transform.
-MOST = 32
-# What each norm divides by, forwards and back: powers of the size.
+# Size of the largest transform by a matrix.
+MAX_FACTOR = 32
+# Norm -> exponents of the size that the forward and the inverse transform are divided by.
 NORMS = {None: (0.0, 1.0), "backward": (0.0, 1.0), "ortho": (0.5, 0.5), "forward": (1.0, 0.0)}
 Array = np.ndarray[Any, Any]
 # The real part and, where there is one, the imaginary part.
@@ -46,21 +46,21 @@ Norm: TypeAlias = str | None
 
 @cache
 def split(n: int) -> tuple[int, ...]:
-    """Factors of n up to MOST, few and alike; none where a prime factor is larger."""
+    """Factors of n up to MAX_FACTOR, few and of similar size; () where a prime factor is larger."""
     primes, left = [], n
-    for p in range(2, MOST + 1):
+    for p in range(2, MAX_FACTOR + 1):
         while left % p == 0:
             primes.append(p)
             left //= p
     if left > 1:
         return ()
-    count = next(c for c in range(1, len(primes) + 2) if MOST**c >= n)
+    count = next(c for c in range(1, len(primes) + 2) if MAX_FACTOR**c >= n)
     while True:
         groups = [1] * count
         for p in reversed(primes):
             i = groups.index(min(groups))
             groups[i] *= p
-        if max(groups) <= MOST:
+        if max(groups) <= MAX_FACTOR:
             return tuple(sorted(groups, reverse=True))
         count += 1
 
@@ -74,22 +74,22 @@ def roots(n: int, powers: Array) -> Array:
 
 @cache
 def matrix(r: int, sign: int, scale: float) -> Array:
-    """The transform of r numbers: [2, r, 2, r], parts of the result, then parts of the input."""
+    """The DFT matrix of size r: [2, r, 2, r], parts of the result, then parts of the input."""
     w = roots(r, np.outer(np.arange(r), np.arange(r)) * sign) * scale
     return np.array([[w.real, -w.imag], [w.imag, w.real]]).transpose(0, 2, 1, 3).copy()
 
 
 @cache
 def rotation(r: int, m: int, sign: int) -> Array:
-    """Between a transform of r numbers and one of m: [2, 2, r, m], for a pair and its flip."""
+    """The twiddle factors between transforms of sizes r and m: [2, 2, r, m]."""
     w = roots(r * m, np.outer(np.arange(r), np.arange(m)) * sign)
     return np.array([[w.real, w.real], [-w.imag, w.imag]])
 
 
 @cache
 def chirp(n: int, size: int, sign: int) -> tuple[Array, Array]:
-    """exp(-pi i k**2 / n), and the transform of its conjugate laid around a circle of `size`."""
-    # In Python's numbers, which do not overflow.
+    """exp(-pi i k**2 / n), and the transform of its conjugate, extended periodically to `size`."""
+    # Python ints do not overflow.
     w = roots(2 * n, np.array([k * k % (2 * n) for k in range(n)]) * sign)
     circle = np.zeros(size, np.complex128)
     circle[:n] = w.conj()
@@ -118,7 +118,7 @@ def transform(x: Parts, sign: int, scale: float) -> tuple[Tensor, Tensor]:
 def by_factors(
     x: Parts, factors: tuple[int, ...], sign: int, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """The transform of a product of factors: one small matrix and one rotation each."""
+    """The transform of a product of factors: a small matrix and twiddle factors for each."""
     b, n = x[0].shape
     r, left = factors[0], n // factors[0]
     w = table(matrix(r, sign, scale), x[0]).reshape(2 * r, 2, r)
@@ -127,7 +127,7 @@ def by_factors(
         pair = pair + w[:, 1] @ x[1].reshape(b, r, left)
     done = 1
     for after in factors[1:]:
-        # Per batch and result so far: turn, then transform the next factor.
+        # For each batch and result so far: multiply by twiddle factors, transform the next factor.
         turns = table(rotation(r, left, sign), x[0])
         pair = pair.reshape(b * done, 2, r, left).contiguous()
         pair = pair * turns[0].reshape(2, r, left) + pair.flip(1) * turns[1].reshape(2, r, left)
@@ -160,7 +160,7 @@ def by_chirp(x: Parts, sign: int, scale: float) -> tuple[Tensor, Tensor]:
 
 
 def times(x: Parts, w: Array, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Complex numbers times those of a table."""
+    """Complex numbers times a table of complex numbers."""
     c, s = table(w.real, like), table(w.imag, like)
     re, im = x
     if im is None:
@@ -179,7 +179,7 @@ def factor(n: int, norm: Norm, back: bool) -> float:
 
 
 def as_parts(x: Any, what: str) -> Parts:
-    """The parts of what a transform is given, of whole-number sizes."""
+    """The real and imaginary parts of the input; sizes are constants."""
     parts = parts_of(x)
     if not all_int(parts[0].shape):
         raise ShapeError(f"{what}: sizes of {parts[0].shape} are symbolic; numbers are wanted")
@@ -200,7 +200,7 @@ def axis_of(x: Tensor, axis: int, what: str) -> int:
     """An axis counted from the front."""
     ndim = len(x.shape)
     if not -ndim <= axis < ndim:
-        raise ShapeError(f"{what}: axis {axis} of a tensor of {ndim} axes")
+        raise ShapeError(f"{what}: axis {axis} of a tensor with axes {-ndim} to {ndim - 1}")
     return axis % ndim
 
 
@@ -329,8 +329,8 @@ def axes_of(x: Tensor, s: Sizes, axes: Axes, what: str) -> tuple[list[int | None
     places = [axis_of(x, a, what) for a in axes]
     sizes: Sequence[int | None] = [None] * len(places) if s is None else s
     if len(sizes) != len(places):
-        raise ShapeError(f"{what}: {len(sizes)} sizes for {len(places)} axes")
-    # As NumPy has it, -1 is what the axis has, though half of a spectrum becomes twice that.
+        raise ShapeError(f"{what}: {len(sizes)} sizes for {len(places)} axes; equally many do")
+    # In NumPy, -1 means the size of the axis, even for irfft, whose result is twice as long.
     return [x.shape[a] if n == -1 else n for n, a in zip(sizes, places)], places
 
 
@@ -375,7 +375,7 @@ def irfftn(x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = "backward") 
 
 
 def check_some(axes: list[int], what: str) -> None:
-    """Refuses no axes, of which none is the last."""
+    """Raises ShapeError for an empty list of axes, since real transforms need a last axis."""
     if not axes:
         raise ShapeError(f"{what}: no axes; one at least is wanted")
 
@@ -404,12 +404,12 @@ def irfft2(x: Any, s: Any = None, axes: Any = (-2, -1), norm: Norm = "backward")
 
 
 def fftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """The frequency of each element of `fft` of n samples that are d apart."""
+    """The frequency of each element of `fft` of n samples with spacing d."""
     return frequencies(np.fft.fftfreq(check_size(n, "fftfreq"), d), dtype, device)
 
 
 def rfftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """The frequency of each element of `rfft` of n samples that are d apart."""
+    """The frequency of each element of `rfft` of n samples with spacing d."""
     return frequencies(np.fft.rfftfreq(check_size(n, "rfftfreq"), d), dtype, device)
 
 
@@ -430,7 +430,7 @@ def ifftshift(x: Any, axes: Any = None) -> Any:
 
 
 def shifted(x: Any, axes: Any, sign: int) -> Any:
-    """Axes rolled by half of their sizes; halves are cut to whole numbers."""
+    """Axes rolled by half of their sizes, rounded down."""
     if not isinstance(x, Tensor | ComplexTensor):
         array = np.asarray(resolved(x))
         x = ComplexTensor(array) if array.dtype.kind == "c" else Tensor(array)

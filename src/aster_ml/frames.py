@@ -1,7 +1,7 @@
-"""Tells frames of Aster's own code from those of a program that calls it.
+"""Separates stack frames of Aster's own code from frames of the calling program.
 
-Receives the Python stack; returns file and line. Code knows by which name its file was compiled,
-which is another one than where the file is now: behind a link, in a zip, or without its source.
+Receives the Python stack; returns file and line. A code object has the name under which its file
+was compiled, which may differ from the present path: a link, a zip, or a file without source.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import sys
 
-# What names of Aster's own files begin with, as they were when they were compiled.
+# Prefix of the names of Aster's own files, as compiled.
 OWN = os.path.join(os.path.dirname(sys._getframe().f_code.co_filename), "")
 
 
 def is_own(file: str, package: str = "") -> bool:
-    """Whether a file, as code names it, is Aster's own: of a package of it, where one is named."""
+    """Whether a code object's file belongs to Aster, or to this subpackage of Aster."""
     return file.startswith(os.path.join(OWN, package, "") if package else OWN)
 
 

@@ -1,11 +1,11 @@
-"""Gradients: one rule per op, and the walk from a value back to what it was computed from.
+"""Computes gradients by reverse-mode differentiation: one rule per op, and a walk over the graph.
 
-Receives nodes of the tensor stage and returns nodes of the tensor stage. A rule builds plain graph,
-so a gradient can be differentiated again. Nothing here knows of tensors, devices or memory.
+Receives nodes of the tensor stage and returns nodes of the tensor stage. Rules build ordinary
+nodes, so a gradient can be differentiated again. Tensors, devices and memory do not belong here.
 
-A gradient that is one number everywhere stays a CONST without axes, which stands beside any shape;
-only at the end does it take the shape of its target. `Term` folds and gathers numbers as the graph
-is built, so that the gradient of `exp` is `g * exp(x)`, and that of a mean is a number.
+A gradient that is one number everywhere stays a CONST without axes, which broadcasts to any shape;
+it takes the shape of its target at the end. `Term` folds numbers while the graph is built, so that
+the gradient of `exp` is `g * exp(x)`, and the gradient of a mean is a number.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ def of_max(g: Term, u: UOp, i: int) -> Term | None:
     if x.op is Ops.NEG and x.src[0] is y:
         return None
     if y.op is Ops.NEG and y.src[0] is x:
-        # |x|, whose slope is the sign of x, and 0 of NaN; the two halves at 0 cancel out.
+        # |x|, whose derivative is the sign of x, and 0 for NaN; the two halves at 0 cancel out.
         return (-g).where(below, g.where(y.alu(Ops.CMPLT, x)))
     return g.scale(0.5).where(x.alu(Ops.CMPEQ, y), g).unless(below)
 
 
 def of_pow(g: Term, u: UOp, i: int) -> Term:
-    """Of x**y: g * y * x**(y-1), g * x**y * log(x); both 0 where the limit is, at x = 0."""
+    """Of x**y: g * y * x**(y-1), g * x**y * log(x); at x = 0 both are 0 where the limit is 0."""
     x, y = u.src
     one, zero = UOp.const(u.dtype, 1), UOp.const(u.dtype, 0)
     if i == 0 and is_number(y):
@@ -109,7 +109,7 @@ def of_mulacc(g: Term, u: UOp, i: int) -> Term:
 
 
 def of_bitcast(g: Term, u: UOp, i: int) -> Term:
-    """Of the bits read as another type: bits have no slope."""
+    """Of a BITCAST: raises GradientError, since bits have no derivative."""
     raise GradientError(
         f"gradient: bitcast from {u.src[0].dtype.name} to {u.dtype.name} has none; "
         "detach its source, or cast instead"
@@ -132,7 +132,7 @@ def of_expand(g: Term, u: UOp, i: int) -> Term:
 
 
 def of_pad(g: Term, u: UOp, i: int) -> Term:
-    """Of a PAD: what is left without the padding."""
+    """Of a PAD: g without the padding."""
     shape = u.src[0].shape
     kept = [(before, before + size) for (before, _), size in zip(u.marg, shape)]
     return g.move(Ops.SHRINK, tuple(kept)).reshape(shape)
@@ -144,7 +144,7 @@ def of_shrink(g: Term, u: UOp, i: int) -> Term:
         return g
     shape = u.src[0].shape
     cut = [(start, size - stop) for (start, stop), size in zip(u.marg, shape)]
-    # Symbolic sizes may add up to that of the source without being written like it.
+    # The sum of symbolic sizes may differ in form from the size of the source.
     return g.of(g.spread(u.shape).node._mop(Ops.PAD, tuple(cut))).reshape(shape)
 
 
@@ -152,14 +152,14 @@ def of_shrink(g: Term, u: UOp, i: int) -> Term:
 
 
 def of_reduce(g: Term, u: UOp, i: int) -> Term:
-    """Of a sum: g everywhere; of a maximum: shared by those that reach it; of a product: below."""
+    """Of a sum: g, broadcast; of a maximum: divided among all maxima; of a product: a tree."""
     x, op, axes = u.src[0], u.arg.op, u.arg.axes
     if op is Ops.ADD:
         return g if g.is_number else g.spread(x.shape)
     if op is Ops.MAX:
         reached = x.alu(Ops.CMPEQ, g.of(u).spread(x.shape).node)
         if not any([size != 1 for size in u.shape]):
-            # NaN is the maximum of what has one, and they share it; rows are left to be quick.
+            # NaNs share the gradient of a maximum that is NaN; maxima of rows skip this for speed.
             reached = reached.alu(Ops.OR, x.alu(Ops.CMPNE, x))
         count = reached.cast(sum_acc_dtype(u.dtype))._rop(Ops.ADD, axes)
         share = (g.convert(count.dtype) / count).convert(u.dtype)
@@ -167,14 +167,14 @@ def of_reduce(g: Term, u: UOp, i: int) -> Term:
     if op is Ops.MUL:
         tree = product_tree(x, axes)
         return propagate(toposort(tree, enter=lambda v: v is not x), g, {x})[x]
-    raise GradientError(f"gradient: a reduction with {op.name} has none")
+    raise GradientError(f"gradient: a reduction with {op.name} has none; detach its source")
 
 
 def product_tree(x: UOp, axes: tuple[int, ...]) -> UOp:
-    """The product over `axes` as multiplications of halves.
+    """The product over `axes` as a tree of multiplications of halves.
 
-    Their gradients multiply the other factors instead of dividing by one's own, and so are right
-    at zeros, at every order.
+    Gradients then multiply the other factors instead of dividing by a factor, and so are right at
+    zeros, for every order of derivative.
     """
     for axis in axes:
         if not isinstance(x.shape[axis], int):
@@ -193,7 +193,7 @@ def product_tree(x: UOp, axes: tuple[int, ...]) -> UOp:
 
 
 def filled_with_ones(x: UOp, axis: int) -> UOp:
-    """`x` with ones behind an axis of symbolic size, as many as its largest size has room for."""
+    """`x` with an axis of symbolic size padded with ones to its largest size."""
     size, room = x.shape[axis], max_shape(x.shape)[axis]
     pairs = tuple([(0, room - size) if a == axis else (0, 0) for a in range(len(x.shape))])
     shape = tuple([room if a == axis else s for a, s in enumerate(x.shape)])
@@ -204,7 +204,7 @@ def filled_with_ones(x: UOp, axis: int) -> UOp:
 
 
 def of_index(g: Term, u: UOp, i: int) -> Term:
-    """Of elements taken at indices: added up where they were taken; none for the indices."""
+    """Of a gather: g added at the indices; None for the indices."""
     shape = u.src[0].shape
     wide = g.spread(u.shape).convert(sum_acc_dtype(u.dtype)).node
     added = wide.scatter_at(max_shape(shape), *u.src[1:])
@@ -214,9 +214,9 @@ def of_index(g: Term, u: UOp, i: int) -> Term:
 
 
 def of_scatter(g: Term, u: UOp, i: int) -> Term:
-    """Of elements added up at indices: what stands there; none for the indices.
+    """Of a scatter-add: g gathered at the indices; None for the indices.
 
-    Of the greatest that met: shared by those that reach it.
+    Of a scatter-max: divided among all maxima.
     """
     if u.arg.op is Ops.ADD:
         return g if g.is_number else g.of(g.node.gather_at(*u.src[1:]))
@@ -228,7 +228,7 @@ def of_scatter(g: Term, u: UOp, i: int) -> Term:
 
 
 def of_copy(g: Term, u: UOp, i: int) -> Term:
-    """Of a copy: copied back, in parts to where the parts came from."""
+    """Of a COPY: g copied back, in parts to the devices of the parts."""
     device = u.src[0].device
     if g.is_number or device in (None, u.device):
         return g
@@ -238,7 +238,7 @@ def of_copy(g: Term, u: UOp, i: int) -> Term:
 
 
 def of_multi(g: Term, u: UOp, i: int) -> Term | None:
-    """Of what several devices have: to each its part; where all have the same, to the first."""
+    """Of a MULTI: to each source its part of g; of a replicated value, g to the first source."""
     if u.arg.axis is None and i > 0:
         return None
     if g.is_number:
@@ -247,12 +247,13 @@ def of_multi(g: Term, u: UOp, i: int) -> Term | None:
     return g.of(part if part.device is None else part.copy_to(u.src[i].device))
 
 
-def of_slope(g: Term, u: UOp, i: int) -> Term | None:
-    """Of a value that comes with its slopes: g * slope, to what it is a function of.
+def of_custom_gradient(g: Term, u: UOp, i: int) -> Term | None:
+    """Of a value with its own derivatives: g * derivative for the source before it.
 
-    Of a bool, g where it is false: 0 times an infinite g would be NaN. Some have their own rule.
+    A bool passes g where it is false, since 0 times an infinite g would be NaN. A RuleArg names a
+    rule that gives the gradients instead.
     """
-    if u.arg is not None and len(u.src) > 1:
+    if u.arg is not None:
         name = u.arg.rule
         rule = matrices.of_matrices if name in matrices.RULES else rows.gradient_rule(name)
         if rule is None:
@@ -260,18 +261,18 @@ def of_slope(g: Term, u: UOp, i: int) -> Term | None:
         return rule(g, u, i)
     if not i % 2:
         return None
-    slope = u.src[i + 1]
-    return g.unless(slope) if slope.dtype is dtypes.bool else g * slope
+    derivative = u.src[i + 1]
+    return g.unless(derivative) if derivative.dtype is dtypes.bool else g * derivative
 
 
 def of_contiguous_backward(g: Term, u: UOp, i: int) -> Term:
-    """Of the mark that asks for it: g, stored."""
+    """Of CONTIGUOUS_BACKWARD: g, stored."""
     return g.of(UOp(Ops.CONTIGUOUS, u.dtype, (g.spread(u.shape).node,)))
 
 
 def of_after(g: Term, u: UOp, i: int) -> Term | None:
-    """Of memory after it was written to: to each write what it wrote that still stands, to the
-    old content what no write reached.
+    """Of memory after writes: to each write, g of the elements that no later write replaced; to the
+    old content, g of the elements that no write replaced.
     """
     for effect in reversed(u.src[i + 1 :]):
         views = written_views(u, effect)
@@ -289,9 +290,9 @@ def of_after(g: Term, u: UOp, i: int) -> Term | None:
 
 
 def written_views(after: UOp, effect: UOp) -> list[UOp]:
-    """The movement ops between what a STORE writes to and the memory under AFTER, last first."""
+    """The movement ops between the target of a STORE and the memory below AFTER, last first."""
     if effect.op is not Ops.STORE:
-        raise GradientError(f"gradient: {effect.op.name}, an effect on memory, has none")
+        raise GradientError(f"gradient: the effect {effect.op.name} has none; detach the value")
     views = []
     place = effect.src[0]
     while place is not after.src[0]:
@@ -306,7 +307,7 @@ def written_views(after: UOp, effect: UOp) -> list[UOp]:
 
 
 def of_call(g: Term, u: UOp, i: int) -> Term | None:
-    """Of a hand-written kernel: what its author's function gives, asked once for all sources."""
+    """Of a hand-written kernel: the result of its `grad_fxn`, called once for all sources."""
     if u.arg.grad_fxn is None:
         raise GradientError(
             "gradient: a hand-written kernel has none; pass grad_fxn=... to custom_kernel, or "
@@ -351,17 +352,15 @@ GRADIENT: dict[Ops, Rule] = {
     Ops.SCATTER: of_scatter,
     Ops.CONTIGUOUS: lambda g, u, i: g,
     Ops.CONTIGUOUS_BACKWARD: of_contiguous_backward,
-    Ops.DETACH: of_slope,
+    Ops.CUSTOM_GRADIENT: of_custom_gradient,
     Ops.COPY: of_copy,
     Ops.MULTI: of_multi,
     Ops.AFTER: of_after,
     Ops.STORE: lambda g, u, i: g if i == 1 else None,
 }
 
-# Ops that no gradient passes: leaves, marks that stop it, what only integers and bools have, and
-# what codegen alone makes.
-# Comparisons and integers end the walk by their dtype. Every op that is neither here nor above is
-# of a later stage and an error on the way.
+# Ops that pass no gradient: leaves, DETACH, ops of integers and bools, and ops that codegen makes.
+# An op that is neither here nor above belongs to a later stage, and is an error in a graph.
 NO_GRADIENT = frozenset(
     {
         Ops.CONST,
@@ -371,6 +370,7 @@ NO_GRADIENT = frozenset(
         Ops.IOTA,
         Ops.BIND,
         Ops.DEVICE,
+        Ops.DETACH,
         Ops.CMPLT,
         Ops.CMPNE,
         Ops.CMPEQ,
@@ -393,27 +393,20 @@ NO_GRADIENT = frozenset(
 
 
 def passes_gradient(u: UOp) -> bool:
-    """Whether a gradient can go from this node to its sources."""
-    if u.op is Ops.DETACH:
-        return has_slope(u)
+    """Whether a gradient can pass from this node to its sources."""
     if u.op is Ops.NAME and u.arg.kind == "detached":
         return False
     return (u.dtype.kind == "float" or u.op is Ops.STORE) and u.op not in NO_GRADIENT
 
 
-def has_slope(u: UOp) -> bool:
-    """Whether a DETACH says what is handed down."""
-    return len(u.src) > 1
-
-
 def fit(g: Term, source: UOp, node: UOp) -> Term:
-    """`g`, which `node` gives to `source`, with the dtype of `source` and its shape."""
+    """`g`, the gradient from `node` for `source`, in the dtype and shape of `source`."""
     if source.op is Ops.STORE:
         return g
     g = g.convert(source.dtype)
     shape = source.shape
     if not shape and node.op in ELEMENTWISE and node.shape:
-        # A source without axes stands beside every element, so what all of them give adds up.
+        # A source without axes was broadcast, so gradients of all elements add up.
         return g.spread(node.shape).total(tuple(range(len(node.shape)))).reshape(())
     if g.is_number or g.node.shape == shape:
         return g
@@ -428,11 +421,11 @@ def fit(g: Term, source: UOp, node: UOp) -> Term:
 def joined_names(
     order: Iterable[UOp], targets: Container[UOp], values: dict[UOp, UOp]
 ) -> dict[UOp, UOp]:
-    """Nodes that differ from one before them in names alone, which nobody asks for -> that one.
+    """Nodes that differ from an earlier node only in names that are no targets -> that node.
 
-    `values` are what memory was computed from.
+    `values` maps memory to the value that it was computed from.
 
-    why: equal values of several tensors get one gradient, summed once, as if one tensor had them
+    why: equal values of several tensors then share one gradient, summed once
     """
     same: dict[UOp, UOp] = {}
     made: dict[Any, UOp] = {}
@@ -447,7 +440,7 @@ def joined_names(
             if kind == "view" or (kind == "equal" and not asked):
                 same[u] = same.get(u.src[0], u.src[0])
         elif same and u.src and u.is_current:
-            # A node of the past has another value than the same expression of now.
+            # A node from before a write differs in value from the same expression built now.
             if any([s in same for s in u.src]):
                 key = (u.op, u.dtype, tuple([same.get(s, s) for s in u.src]), *u._key[3:])
                 ref = NODES.get(key)
@@ -462,7 +455,7 @@ def joined_names(
 
 
 def value_of(u: UOp, values: dict[UOp, UOp]) -> UOp | None:
-    """Node computed to memory that is the value, given this or all of it in the value's shape."""
+    """The value that memory, or a RESHAPE of all of it, was computed from; else None."""
     if u.op is Ops.RESHAPE:
         value = values.get(u.src[0])
         return value if value is not None and value.shape == u.shape else None
@@ -484,9 +477,9 @@ def propagate(
 ) -> dict[UOp, Term]:
     """Gradients of the targets that the last node of `order` depends on.
 
-    `order` has sources before those that use them. What the rules return is fitted and added up.
-    Memory hands its gradient on to what it was computed from, where `values` has that. The `ends`
-    hand none on.
+    `order` has sources before their users. Results of the rules are fitted and summed. Memory
+    passes its gradient to the value that it was computed from, if `values` has it. The `ends` pass
+    none.
     """
     values = values or {}
     order = list(order)
@@ -506,7 +499,7 @@ def propagate(
         return {}
     result: dict[UOp, Term] = {}
     grads = {root: root_grad}
-    # What comes to a target from tensors that equal it: none of its own gradient.
+    # Gradients that reach a target from equal tensors: not part of its own gradient.
     of_equals: dict[UOp, Term] = {}
     for u in reversed(path):
         g, more = grads.pop(u, None), of_equals.pop(u, None)
@@ -520,7 +513,7 @@ def propagate(
                         add_to(sums, value, part.reshape(value.shape))
             continue
         if more is not None and value_of(u, values) is not None:
-            # What an equal tensor was computed to, in the shape that it has.
+            # The memory of an equal tensor, in the tensor's shape.
             source = u.src[0]
             if source in path:
                 add_to(of_equals, source, more.reshape(source.shape))
@@ -538,8 +531,8 @@ def propagate(
             if rule is None:
                 raise GradientError(
                     f"gradient: {u.op.name}, of {u.dtype.name} "
-                    f"{show_shape(u.shape or ())}, has none; detach what goes "
-                    "into it where it should count as a constant"
+                    f"{show_shape(u.shape or ())}, has none; detach its source "
+                    "if it should count as a constant"
                 )
             part = rule(g, u, i)
             if part is not None:
@@ -559,14 +552,14 @@ def compute_gradient(
 ) -> dict[UOp, UOp]:
     """The gradient of `root` for each of the targets that it depends on.
 
-    `root_grad` is the gradient of `root` itself: one number, or of its shape. A target that `root`
-    depends on through integers, comparisons or DETACH alone is not in the result. `order` and
-    `values` are the nodes below `root` and what memory among them was computed from, where more
-    than what `root` is made of is to be walked. No gradient goes through one of the `ends`.
+    `root_grad` is the gradient of `root` itself: one number, or of its shape. The result lacks
+    targets that `root` depends on only through integers, comparisons or DETACH. `order` and
+    `values`, the nodes below `root` and the values of memory among them, extend the walk beyond
+    memory. No gradient passes a node of `ends`.
 
     Dtype: those of the targets.
-    Raises: GradientError for a root or target that is no float, and where an op without a gradient
-    stands between.
+    Raises: GradientError for a root or target that is no float, and for an op without a gradient
+    in between.
     """
     for u in (root, *targets):
         if u.dtype.kind != "float":
@@ -585,7 +578,7 @@ def compute_gradient(
         root_grad = UOp.const(root_grad.dtype, root_grad.arg)
     found = propagate(order, Term(root_grad, known).convert(root.dtype), targets, values, ends)
     grads = {u: g.spread(u.shape).node for u, g in found.items()}
-    anew = values_anew(order)
+    anew = recomputed_values(order)
     if anew:
         nodes = substitute_all(grads.values(), anew, lambda u: u not in known)
         grads = dict(zip(grads, nodes, strict=True))
@@ -597,11 +590,11 @@ def compute_gradient(
     return placed
 
 
-def values_anew(order: Iterable[UOp]) -> dict[UOp, UOp]:
-    """Marks that ask for it, and views of them, -> the same values as nodes of their own.
+def recomputed_values(order: Iterable[UOp]) -> dict[UOp, UOp]:
+    """Marks with ANEW, and views of them -> recomputed copies of their values (checkpointing).
 
-    Gradients that read these do not keep what the marks are of in memory until then: it is computed
-    once more, from the nearest marks below.
+    Gradients read the copies, so the values need not stay in memory: they are computed again from
+    the nearest marks below.
     """
     anew: dict[UOp, UOp] = {}
     for u in order:
@@ -617,11 +610,11 @@ def values_anew(order: Iterable[UOp]) -> dict[UOp, UOp]:
 
 
 def place(grads: dict[UOp, UOp], device: Any, known: Container[UOp]) -> dict[UOp, UOp]:
-    """The gradients, with a device for what is made of numbers alone and may have to be stored.
+    """The gradients, with a device for constant expressions that may have to be stored.
 
-    The gradient of a roll, of a padding, of a sum of sums does not depend on any value. What is
-    `known`, the graph that the gradients are of, stays the same nodes: a copy of a write in it
-    would write once more, and a copy of a value would be computed once more.
+    The gradient of a roll, of a padding, of a sum of sums does not depend on any value. Nodes of
+    the differentiated graph (`known`) stay the same: a copy of a write would write again, and a
+    copy of a value would be computed again.
     """
 
     def enter(u: UOp) -> bool:

@@ -1,7 +1,7 @@
-"""Pure functions on plain Python values, shared by every layer.
+"""Provides pure functions on plain Python values, shared by every layer.
 
-What belongs here takes and returns built-in types, touches no global state and knows nothing of
-nodes, tensors or devices.
+They take and return built-in types, touch no global state and know nothing of nodes, tensors or
+devices.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def kind_of(value: Any) -> str:
     if value is None:
         return "None"
     name = type(value).__name__
-    # UOp and its like begin with the sound of a consonant.
+    # UOp is pronounced with a consonant first.
     vowel = name[0] in "aeioAEIO" or (name[0] == "u" and not name.startswith("uni"))
     return f"{'an' if vowel else 'a'} {name}"
 
@@ -57,7 +57,7 @@ def all_same(items: Sequence[Any]) -> bool:
 
 
 def argfix(*x: Any) -> tuple[Any, ...]:
-    """Lets a method take `f(1, 2)` and `f((1, 2))` alike: always the tuple."""
+    """The arguments as a tuple, for methods that take `f(1, 2)` and `f((1, 2))` alike."""
     if len(x) == 1 and isinstance(x[0], (tuple, list)):
         return tuple(x[0])
     if x and isinstance(x[0], (tuple, list)):

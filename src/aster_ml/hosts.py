@@ -1,8 +1,8 @@
-"""Decides which names and pages may ask a server that listens for this machine.
+"""Rejects requests to a local server by their Host and Origin headers (DNS rebinding).
 
 Receives the headers Host and Origin of a request; returns why it is refused, or None. A page of
-another site can make its own name lead to 127.0.0.1 and then ask in a user's browser; the name that
-it asks for gives it away.
+another site can let its own name resolve to 127.0.0.1 and send requests from a user's browser; the
+Host header still has that name.
 
 Source: RFC 9110 and 6454 for the headers.
 """
@@ -18,7 +18,7 @@ HOST = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(:[0-9]
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or a name is this machine's own, which nobody else reaches."""
+    """Whether an address or a name is a loopback one."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -38,8 +38,8 @@ def why_refused(
 ) -> str | None:
     """Why a request is refused by its headers; None where it is not.
 
-    `names` are those by which the server may be asked beside this machine's own, "*" any. A page
-    may ask the server that it came from, and from `origins` (or "*").
+    `names` are the host names allowed beside loopback, "*" for any. A page may send requests to
+    the server that it came from; so may pages of `origins` ("*" for any).
     """
     if EVERY not in names:
         name = name_of(host or "")

@@ -1,8 +1,8 @@
-"""Starts Python again in a process of its own that finds this very package, however it came here.
+"""Builds the command and environment of a Python subprocess that imports this same package.
 
 Receives arguments of Python; returns a command and an environment for `subprocess`. The package may
-lie in a zip or in a folder that only this process has on its path, and an isolated process has
-children that are no less isolated.
+be in a zip or in a folder that only this process has on its path; children of an isolated process
+are isolated, too.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ OPTIMIZED = ("", "-O", "-OO")
 
 
 def python_command(*arguments: str) -> list[str]:
-    """This Python, with the options that it was started with, and these arguments.
+    """This Python's command line with its present options, and these arguments.
 
-    Raises: FileNotFoundError where this process is no interpreter that could be started again.
+    Raises: FileNotFoundError where this process has no Python executable.
     """
     if getattr(sys, "frozen", False) or not sys.executable:
         raise FileNotFoundError(errno.ENOENT, "this program has no Python to start", sys.executable)
@@ -26,7 +26,7 @@ def python_command(*arguments: str) -> list[str]:
         OPTIMIZED[flags.optimize]: flags.optimize > 0,
         "-B": flags.dont_write_bytecode,
         "-s": flags.no_user_site,
-        # A module of the working folder is not taken for one of Python's or of ours.
+        # Modules of the working folder do not hide modules of Python or Aster.
         "-P": flags.safe_path or arguments[:1] == ("-m",),
         "-Xutf8": flags.utf8_mode,
     }
@@ -35,8 +35,8 @@ def python_command(*arguments: str) -> list[str]:
 
 
 def python_environment(**more: str) -> dict[str, str]:
-    """The environment for such a process, with `more`: this package is found there."""
-    # As -I and -E have it, which would leave out PYTHONPATH too.
+    """The environment of such a process, with `more` variables and this package on its path."""
+    # -I and -E ignore PYTHONPATH, too.
     isolated = sys.flags.ignore_environment
     given = {k: v for k, v in os.environ.items() if not (isolated and k.startswith("PYTHON"))}
     package = os.path.dirname(os.path.abspath(__file__))

@@ -1,9 +1,9 @@
-"""Ctrl-C at a bad moment: in a finaliser, and in code that must not end halfway.
+"""Delivers Ctrl-C that Python would lose in finalisers, and delays Ctrl-C in critical sections.
 
-What falls into a finaliser is raised again as soon as that has ended. Python drops what is raised
-in `__del__` and in the callbacks of weak references, of which a program over graphs runs millions:
-a KeyboardInterrupt there would never reach the program. What was reported of other exceptions is
-reported as before. Code that must not end halfway says so (`Held`).
+Python drops exceptions that are raised in `__del__` and in callbacks of weak references, of which a
+program over graphs runs millions. A KeyboardInterrupt that is lost there is raised again once the
+finaliser has ended; other exceptions are reported as before. `Held` delays Ctrl-C while a critical
+section runs.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-# How long to wait between looks at whether the main thread has left the report.
-LOOK_AGAIN_S = 1e-3
+# Interval at which a thread checks whether the main thread has left `report`.
+POLL_S = 1e-3
 BEFORE: Callable[[Any], object] = sys.unraisablehook
 
 
 def report(lost: Any) -> None:
-    """In place of `sys.unraisablehook`."""
+    """Replaces `sys.unraisablehook`."""
     if not issubclass(lost.exc_type, KeyboardInterrupt) or not in_main_thread():
         BEFORE(lost)
         return
-    # Raised from here it would be lost again.
+    # An exception raised here would be lost again.
     _thread.start_new_thread(interrupt_again, ())
 
 
 def in_main_thread() -> bool:
-    """Whether the caller's thread is the one that Ctrl-C interrupts."""
+    """Whether the calling thread is the main thread, which Ctrl-C interrupts."""
     return threading.current_thread() is threading.main_thread()
 
 
 def interrupt_again() -> None:
-    """Interrupts the main thread, once it is not in `report` any more."""
+    """Interrupts the main thread once it has left `report`."""
     main = threading.main_thread().ident or 0
     while is_reporting(sys._current_frames().get(main)):
-        time.sleep(LOOK_AGAIN_S)
+        time.sleep(POLL_S)
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(main, signal.SIGINT)
     else:
@@ -56,10 +56,10 @@ def is_reporting(frame: Any) -> bool:
 
 
 class Held:
-    """While the `with` block lasts, Ctrl-C is noted; it is raised at the end of the block.
+    """Delays Ctrl-C until the end of the `with` block.
 
-    For code of others that owns memory which Python does not: left between freeing it and noting
-    that, it would free it twice.
+    For foreign code that owns memory outside of Python: interrupted between freeing memory and
+    noting that, it would free the memory twice.
     """
 
     __slots__ = ("before", "noted")
@@ -72,7 +72,7 @@ class Held:
             signal.signal(signal.SIGINT, self.note)
 
     def note(self, *signal_and_frame: Any) -> None:
-        """In place of the program's handler."""
+        """Replaces the program's handler."""
         self.noted.append(signal_and_frame)
 
     def __exit__(self, *_: object) -> None:
@@ -83,5 +83,5 @@ class Held:
 
 
 def listen() -> None:
-    """From now on Python reports to `report`."""
+    """Installs `report`."""
     sys.unraisablehook = report

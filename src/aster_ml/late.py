@@ -1,13 +1,13 @@
-"""Imports a module when something of it is first read, for what most programs never reach.
+"""Imports a module lazily, when one of its names is first read.
 
     if TYPE_CHECKING:
         from aster_ml.codegen import passes
     else:
         passes = late("codegen.passes")
 
-Type checkers and the table of layers see a plain import. At run time `passes` is a `LateModule`
-until one of its names is read; from then on it shares the names of the module itself, so that a
-read costs what a read of the module costs.
+Type checkers and the table of layers see a plain import. At run time `passes` is a `LateModule`;
+once one of its names is read, it shares the namespace of the module, so that a later read costs no
+more than a read of the module.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Gradients of decompositions of matrices, from their results and not from the way to these.
+"""Computes gradients of matrix decompositions from their results.
 
-Receives the gradient of a result and the DETACH that says of what it is one (RuleArg); returns that
-of its sources. Rules name the results as nodes with rules of their own, so that gradients of
-gradients are right too.
+Receives the gradient of a result and the CUSTOM_GRADIENT of that result (RuleArg); returns the
+gradients of its sources. Rules refer to results as nodes with rules of their own, so that
+higher-order gradients are right too.
 
-What divides by a difference of equal values, or by a value that is zero, is left out: there vectors
-may be turned, and no gradient follows that turn. So gradients are right of functions of the values
-that treat equal ones alike, and of the spaces that all vectors of equal values span. Each result
-asks for no more than it needs: values have gradients where vectors have none.
+Terms with a division by a difference of equal eigenvalues, or by a zero one, are dropped: vectors
+are then not unique and have no gradient. So gradients are right for functions that are symmetric in
+equal values, and for functions of the subspace that their vectors span. Each result needs as little
+as possible: values have gradients where vectors have none.
 
 Source: Giles 2008, "Collected matrix derivative results"; Townsend 2016, "Differentiating the
 singular value decomposition"; Golub and Pereyra 1973, pseudo-inverses. The terms of singular
@@ -24,7 +24,7 @@ from aster_ml.uop.gradient_terms import Term
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
-# Rounding of one operation, and how many of them values may be apart that count as equal.
+# Rounding error of one operation, and the number of them by which equal values may differ.
 EPS = {dtypes.float32: 2.0**-23, dtypes.float64: 2.0**-52}
 NEAR = 8
 
@@ -132,7 +132,7 @@ def of_solution(g: Matrix, u: UOp, i: int) -> Matrix | None:
 
 
 def of_pseudo_inverse(g: Matrix, u: UOp, i: int) -> Matrix | None:
-    """P of A: what changes within the row and column space, and what turns these."""
+    """P of A: the change within row and column space, and the change of these spaces."""
     p, a = Matrix(u), Matrix(u.src[1])
     within = -(p.T @ g @ p.T)
     rows = less_identity(a @ p) @ g.T @ (p @ p.T)
@@ -141,7 +141,7 @@ def of_pseudo_inverse(g: Matrix, u: UOp, i: int) -> Matrix | None:
 
 
 def of_eigenvalues(g: Matrix, u: UOp, i: int) -> Matrix | None:
-    """Values [*b, 1, n] of a symmetric matrix, sources it and its vectors V: V diag(g) V^T."""
+    """Values [*b, 1, n] of a symmetric matrix A, sources A and its vectors V: V diag(g) V^T."""
     v = Matrix(u.src[2])
     return (v * g) @ v.T if i == 1 else None
 
@@ -155,7 +155,7 @@ def of_eigenvectors(g: Matrix, u: UOp, i: int) -> Matrix | None:
 
 
 def of_singular_values(g: Matrix, u: UOp, i: int) -> Matrix | None:
-    """Values [*b, 1, n] of A [*b, m, n], sources it and its vectors: U diag(g) V^T."""
+    """Values [*b, 1, n] of A [*b, m, n], sources A and its vectors: U diag(g) V^T."""
     if i != 1:
         return None
     left, right, _ = sides(u.src[2], u.src[1])
@@ -172,14 +172,14 @@ def sides(vectors: UOp, a: UOp) -> tuple[Matrix, Matrix, Matrix | None]:
 
 
 def of_singular_vectors(g: Matrix, u: UOp, i: int) -> Matrix | None:
-    """Vectors of A [*b, m, n], m >= n: U [*b, m, n or m] above V, which has zeros behind it."""
+    """Vectors of A [*b, m, n], m >= n: U [*b, m, n or m] above V, which is padded with zeros."""
     a = Matrix(u.src[1])
     left, right, more = sides(u, a.node)
     slope, of_right, of_more = sides(g.node, a.node)
     values = (left * (a @ right)).column_sums()
     limit = rounding(values, a.sizes[0])
     # U^T dU and V^T dV of a change P = U^T dA V are ((P + P^T) / (s_j - s_i) +- (P - P^T) / (s_i +
-    # s_j)) / 2; what follows is that, turned round.
+    # s_j)) / 2; the lines below are its adjoint.
     one, two = left.T @ slope, right.T @ of_right
     even = (one + two) * (values - values.T).inverse_above(limit)
     odd = (one - two) * (values + values.T).inverse_above(limit)

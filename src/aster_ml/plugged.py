@@ -1,4 +1,4 @@
-"""Plugs library and programs of this package into the core, by name: none is imported for it."""
+"""Registers the library and programs of this package as plug-ins, by name and not by import."""
 
 from __future__ import annotations
 

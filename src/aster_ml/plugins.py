@@ -1,19 +1,20 @@
 """Asks plug-ins for what the core lacks: names, attributes, module paths, settings, kernels.
 
-A plug-in is a module that `plug_in` names, with the questions that it answers. It is imported when
-one of them is first asked. Each is a function of it, which gives MISSING for what it does not know:
+`plug_in` registers a module with the questions that it answers. The module is imported when one of
+them is first asked. A question is a function of the module, which returns MISSING for what it does
+not know:
 
     find_name(module, name)        `from aster_ml.helpers import name`; `__all__` is asked for too
     find_attribute(owner, name)    an attribute of a node or of a backend
     find_module(path)              the module of a path below `aster_ml` that has no file
-    declare_settings()             declares settings of its own, which stand in `config.FOREIGN`
+    declare_settings()             declares foreign settings, in `config.FOREIGN`
     translate(sink)                a hand-written kernel in kernel form (`schedule.handwritten`)
     simplify_lanes(node)           a vector of a hand-written kernel in its simplest form
 
-Two are answered by what the module has: `complex`, the class ComplexTensor for complex operands of
-tensors; `array_api`, the namespace that a tensor gives, with its VERSIONS.
+Two questions are answered by attributes of the module: `complex`, the class ComplexTensor for
+complex operands of tensors; `array_api`, the namespace of a tensor, with its VERSIONS.
 
-Nothing here knows a plug-in; the core works without any.
+No plug-in is named here; the core works without any.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from aster_ml.errors import UnsupportedError
 
 PACKAGE = "aster_ml"
 MISSING = object()
-# By question, the modules that answer it, first asked first.
+# Question -> the modules that answer it, in the order in which they are asked.
 PLUGGED: dict[str, list[str]] = {}
-# Modules of others, and the module whose `imported` gets each when it has been imported.
+# Foreign module -> the plug-in whose function `imported` receives it after its import.
 AWAITED: dict[str, str] = {}
 
 
@@ -45,11 +46,11 @@ def plug_in(
     settings: Iterable[str] = (),
     awaits: dict[str, str] | None = None,
 ) -> None:
-    """Names a module and the questions that it answers.
+    """Registers a module and the questions that it answers.
 
-    `settings` are those that it declares: where the environment has one, it does so at once.
-    `awaits` are modules of other packages, and the module of the plug-in whose function `imported`
-    is called with each, now or as soon as the program imports it.
+    The module declares `settings`: at once, if the environment has one of them. `awaits` maps
+    modules of other packages to the module whose function `imported` is called with each, now or as
+    soon as the program imports it.
     """
     for question in questions:
         PLUGGED.setdefault(question, []).append(module)
@@ -66,7 +67,7 @@ def plug_in(
 
 
 def ask(question: str, *given: Any) -> Any:
-    """The first answer of a plug-in to one of the questions above; MISSING if none knows one."""
+    """The first answer of a plug-in to a question; MISSING if there is none."""
     for path in PLUGGED.get(question, ()):
         found = getattr(importlib.import_module(path), question)(*given)
         if found is not MISSING:
@@ -75,7 +76,7 @@ def ask(question: str, *given: Any) -> Any:
 
 
 def provider(question: str) -> Any:
-    """The module that answers by what it has. Raises: UnsupportedError where none is plugged in."""
+    """The module that answers by its attributes. Raises: UnsupportedError where there is none."""
     paths = PLUGGED.get(question)
     if not paths:
         raise UnsupportedError(f"{question}: no plug-in has it; `import aster_ml` plugs one in")
@@ -86,8 +87,8 @@ def find_name(module: str, name: str) -> Any:
     """Asks plug-ins for a name of a core module. Raises: AttributeError where none has it."""
     owner = sys.modules[module]
     below = vars(owner).get("__path__")
-    # Names between underscores are those that Python and its tools try. `from folder import file`
-    # asks for the file as a name, before it imports that.
+    # Python and its tools look up dunder names. `from folder import file` first asks for the file
+    # as a name, before the import.
     if name == "__all__" or not name.startswith("__"):
         is_file = below and importlib.machinery.PathFinder.find_spec(f"{module}.{name}", below)
         found = MISSING if is_file else ask("find_name", module.removeprefix(f"{PACKAGE}."), name)
@@ -97,7 +98,7 @@ def find_name(module: str, name: str) -> Any:
 
 
 def open_module(module: str) -> None:
-    """Has plug-ins asked for names that this module of the core lacks."""
+    """Lets this core module ask plug-ins for names that it lacks."""
     vars(sys.modules[module])["__getattr__"] = functools.partial(find_name, module)
 
 
@@ -111,7 +112,7 @@ def find_attribute(owner: Any, name: str) -> Any:
 
 
 class Given(importlib.abc.Loader):
-    """Puts a module that exists in the place of the one that is imported."""
+    """Loads an existing module under the name of an import."""
 
     def __init__(self, module: ModuleType) -> None:
         self.module = module
@@ -130,7 +131,7 @@ class Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of what a plug-in gives; None for what none knows."""
+        """The spec of a plug-in's module; None where no plug-in knows the path."""
         if not name.startswith(f"{PACKAGE}."):
             return None
         found = ask("find_module", name.removeprefix(f"{PACKAGE}."))
@@ -140,7 +141,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 class Telling(importlib.abc.Loader):
-    """Runs a module as its own loader does, and hands it to who awaits it."""
+    """Runs a module by its own loader, then calls the plug-in that awaits it."""
 
     def __init__(self, loader: Any, told: str) -> None:
         self.loader, self.told = loader, told
@@ -150,18 +151,18 @@ class Telling(importlib.abc.Loader):
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Runs the module, then tells of it."""
+        """Runs the module, then calls the plug-in."""
         self.loader.exec_module(module)
         importlib.import_module(self.told).imported(module)
 
 
 class Awaiting(importlib.abc.MetaPathFinder):
-    """Stands by until a module that a plug-in awaits is imported."""
+    """Finds awaited modules when they are imported."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The module as others find it, told of when it has run; None for all others."""
+        """The spec of an awaited module, with `Telling` as its loader; None for all others."""
         told = AWAITED.pop(name, None)
         if told is None:
             return None

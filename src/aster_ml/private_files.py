@@ -1,8 +1,8 @@
-"""Keeps files and folders that one user alone may write, in places that others may know.
+"""Reads and writes files that only the current user may write, in shared folders.
 
-Receives paths; returns bytes, or writes them in one step. What others could have planted is refused
-and never followed: a link, a folder or a file of another user, one that others may write to. Which
-folders there are, and what is in their files, callers know.
+Receives paths; returns bytes, or writes them atomically. Anything that another user could have
+planted is refused and never followed: a link, a folder or a file of another user, or one that
+others may write to. Callers know the folders and the content of the files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import secrets
 import stat
 from pathlib import Path
 
-# Where files have owners. A link is not followed, and a pipe is not waited for.
+# POSIX has owners of files. Links are not followed, and pipes do not block.
 HAS_OWNERS = hasattr(os, "geteuid")
 READ_FLAGS = os.O_RDONLY
 WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -23,16 +23,16 @@ for _name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
     WRITE_FLAGS |= getattr(os, _name, 0)
 READ_FLAGS |= getattr(os, "O_NONBLOCK", 0)
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-# As many links as Linux follows on one way.
-MOST_LINKS = 40
-# What tells our temporary files from those of other machines, and from one another.
+# The limit of Linux for links in one path.
+MAX_LINKS = 40
+# Makes names of temporary files unique among machines, and within the process.
 TOKEN = secrets.token_hex(4)
 NUMBERS = itertools.count()
 TEMPORARY = ".tmp"
 
 
 class UnsafeFolderError(PermissionError):
-    """A folder that is not this user's alone to write, or that lies where others may replace it."""
+    """A folder that other users may write to or replace."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(errno.EPERM, why, path)
@@ -40,7 +40,7 @@ class UnsafeFolderError(PermissionError):
 
 
 def others_may_write(found: os.stat_result) -> str | None:
-    """Why a file or folder is not this user's alone to write, or root's; None where it is."""
+    """Why users other than this one and root may write to a file or folder; None if none may."""
     if not HAS_OWNERS:
         return None
     if found.st_uid not in (os.geteuid(), 0):
@@ -51,10 +51,10 @@ def others_may_write(found: os.stat_result) -> str | None:
 
 
 def own_folder(parent: Path, name: str) -> Path:
-    """The folder of this user in one that users may share: `name`, or `name-UID`.
+    """The folder of this user in a shared folder: `name`, or `name-UID`.
 
-    The first where it is this user's, or not there yet, or root's in a folder that cannot be
-    written to; the second where another user was first.
+    `name` where it is this user's, does not exist, or is root's in a folder that cannot be written
+    to; `name-UID` where another user has taken `name`.
     """
     path = parent / name
     try:
@@ -67,10 +67,10 @@ def own_folder(parent: Path, name: str) -> Path:
 
 
 def check_folder(path: Path) -> None:
-    """Returns where a folder is this user's alone to write.
+    """Returns if only this user (or root) may write to a folder.
 
-    The folder itself may be no link, and it and the folder that it lies in belong to this user or
-    to root. On the way there, nobody else has laid a link or a folder where all may write.
+    The folder is no link; it and its parent belong to this user or to root. No component of the
+    path is a link or folder that another user could have planted in a world-writable folder.
 
     Raises: FileNotFoundError where there is none; UnsafeFolderError; OSError.
     """
@@ -84,7 +84,7 @@ def check_folder(path: Path) -> None:
 
 
 def check_parent(path: Path) -> None:
-    """Returns where a folder is not one of another user's. Raises: as `walk_to`."""
+    """Returns if a folder does not belong to another user. Raises: as `walk_to`."""
     if not HAS_OWNERS:
         return
     found = walk_to(path)
@@ -93,9 +93,9 @@ def check_parent(path: Path) -> None:
 
 
 def walk_to(path: Path) -> os.stat_result:
-    """Looks at the end of a path, and at each folder and link on the way.
+    """Checks each folder and link of a path; returns the status of its end.
 
-    Raises: FileNotFoundError; UnsafeFolderError where another user could have laid one of them;
+    Raises: FileNotFoundError; UnsafeFolderError where another user could have planted one of them;
     OSError.
     """
     trusted = (os.geteuid(), 0)
@@ -116,7 +116,7 @@ def walk_to(path: Path) -> os.stat_result:
             here, place = below, found
             continue
         links += 1
-        if links > MOST_LINKS:
+        if links > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
         target = os.readlink(below)
         if os.path.isabs(target):
@@ -126,9 +126,9 @@ def walk_to(path: Path) -> os.stat_result:
 
 
 def check_way(path: Path) -> bool:
-    """Looks at the part of a path that is there; whether the whole of it is.
+    """Checks the existing part of a path; returns whether the whole path exists.
 
-    Raises: UnsafeFolderError where another user could have laid a part of it; OSError.
+    Raises: UnsafeFolderError where another user could have planted a part of it; OSError.
     """
     first = path
     while not os.path.lexists(first) and first != first.parent:
@@ -139,7 +139,7 @@ def check_way(path: Path) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder that nobody else may look into, and those above it; checks what is there.
+    """Makes a folder that only this user may read, and its parents; checks existing ones.
 
     Raises: UnsafeFolderError; OSError.
     """
@@ -166,12 +166,12 @@ def read_own(path: str, most: int) -> bytes | None:
         found = os.fstat(number)
         if not stat.S_ISREG(found.st_mode) or others_may_write(found) or found.st_size > most:
             return None
-        # A raw file gives what there is, so one that is cut meanwhile comes back short.
+        # A raw read returns the bytes there are, so a file truncated meanwhile comes back short.
         return file.read(found.st_size)
 
 
 def replace_own(path: str, content: bytes) -> None:
-    """Puts a file in its place, whole. Raises: OSError."""
+    """Writes a file atomically. Raises: OSError."""
     temporary = f"{path}.{os.getpid()}-{TOKEN}-{next(NUMBERS)}{TEMPORARY}"
     try:
         write_new(temporary, content)
@@ -189,13 +189,13 @@ def replace_own(path: str, content: bytes) -> None:
 def write_new(path: str, content: bytes) -> None:
     """Writes a new file that nobody else may write. Raises: OSError."""
     with open(os.open(path, WRITE_FLAGS, 0o644), "wb", buffering=0) as file:
-        # Without a buffer a disk that fills up takes the first part and says nothing.
+        # An unbuffered write to a full disk writes a part and raises nothing.
         if file.write(content) < len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def remove_file(path: str) -> None:
-    """Removes a file; one that is gone, or held open on Windows, is left to the next one."""
+    """Removes a file; ignores one that is gone, or open on Windows."""
     try:
         os.unlink(path)
     except OSError:

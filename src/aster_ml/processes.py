@@ -1,8 +1,7 @@
-"""Runs Python programs for a command so that signals end both, or neither.
+"""Runs Python programs as subprocesses of a command, and forwards signals to them.
 
-Receives the words of a program; returns its exit code. Where the command has nothing left to do,
-the program takes the place of its process: a signal, from a terminal or another process, is the
-program's own. Otherwise signals are passed on.
+Receives the arguments of a program; returns its exit code. With `in_place` the program replaces the
+process of the command and receives signals itself. Otherwise signals are forwarded.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from typing import Any
 from aster_ml.interpreters import python_command, python_environment
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
-# How long a program may take to end once a signal was passed on to it.
+# Seconds that a program may take to end after a forwarded signal.
 END_SECONDS = 4.0
 
 
 def run_python(
     words: Sequence[str], more: Mapping[str, str] = NOTHING, in_place: bool = False
 ) -> int:
-    """The exit code of a program of this Python, with `more` in its environment.
+    """Runs a program by this Python, with `more` in its environment; returns its exit code.
 
-    With `in_place` it takes the place of this process, where the system can do that, and this does
-    not return.
+    With `in_place` the program replaces this process, where the system supports exec; then this
+    function does not return.
     """
     command, own = python_command(*words), python_environment(**more)
     if in_place and os.name == "posix":
@@ -62,9 +61,9 @@ def run_quietly(
 
 @contextlib.contextmanager
 def passing_signals(process: subprocess.Popen[Any], waits: bool = False) -> Iterator[None]:
-    """While the block lasts, what ends this process ends another one first.
+    """Forwards signals that end this process to another one during the `with` block.
 
-    With `waits`, Ctrl-C is that one's to understand: a terminal sends it to both.
+    With `waits` Ctrl-C is not forwarded, since a terminal sends it to both.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,7 +1,7 @@
-"""Tensor: what users hold. Construction, realizing, moving, reading, gradients.
+"""Defines Tensor, a mutable handle on a node: construction, realizing, moving, reading, gradients.
 
-Receives data and other tensors; returns tensors, NumPy arrays, Python numbers. What operations mean
-stands in functions of `ops`, each by its subject; how they run stands below `engine`.
+Receives data and other tensors; returns tensors, NumPy arrays, Python numbers. `ops` defines the
+operations, `engine` runs them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy as np
 
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import DTypeLike, dtypes, to_dtype
-from aster_ml.elsewhere import TENSOR, hint
 from aster_ml.engine import history, storage
 from aster_ml.engine.launch import is_recording
 from aster_ml.engine.realize import realize_uops, schedule_uops
@@ -33,6 +32,7 @@ from aster_ml.errors import (
 from aster_ml.helpers import all_int
 from aster_ml.kernel_library.formulas import FormulaMixin
 from aster_ml.late import late
+from aster_ml.migration_hints import TENSOR, hint
 from aster_ml.ops.assign import REALIZED, note_memory
 from aster_ml.ops.create import CreateMixin
 from aster_ml.ops.data import node_of
@@ -78,7 +78,7 @@ def set_training(cls: type[Tensor], mode: bool) -> None:
 
 
 class TensorType(type):
-    """Attributes of the class itself: a mode for each thread, and hints for missing names."""
+    """Attributes of the class itself: the training mode of a thread, hints for missing names."""
 
     # Read without a call of Python.
     training = property(attrgetter("_state.training"), set_training)
@@ -93,9 +93,8 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
     """A value of some shape and dtype on a device, computed when it is needed.
 
     `Tensor(data, device, dtype, requires_grad)` takes numbers, nested lists, NumPy arrays, bytes,
-    files (pathlib.Path) and nodes. Arrays, lists and bytearrays are copied at once: what is done to
-    them afterwards the tensor does not see, whatever their layout, dtype and device. Of a tensor it
-    is a view, unless that is moved or cast.
+    files (pathlib.Path) and nodes. Arrays, lists and bytearrays are copied at once, so the tensor
+    does not see later changes of them. `Tensor(tensor)` is a view, unless it is moved or cast.
     """
 
     __slots__ = ()
@@ -112,7 +111,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
         requires_grad: bool | None = None,
     ) -> None:
         place = Device.canonicalize(check_device(device))
-        # A vector type says how long the last axis is; lanes are axes, so it adds nothing.
+        # The lanes of a vector type are the last axis, which the data has already.
         element = None if dtype is None else to_dtype(dtype).scalar()
         if isinstance(data, Handle):
             moved = data if device is None else move(data, place)
@@ -163,11 +162,11 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
 
     @classmethod
     def from_url(cls, url: str, gunzip: bool = False, **kwargs: Any) -> Self:
-        """The bytes of a file from the net, which is kept in the cache folder.
+        """The bytes of a file that is downloaded to the cache folder.
 
         `kwargs` are those of `Tensor`; without a device the file itself is the memory (DISK).
 
-        Raises: DownloadError when the file is neither in the cache nor to be had.
+        Raises: DownloadError when the file is not in the cache and the download fails.
         """
         return cls(downloads.fetch(url, gunzip=gunzip), **kwargs)
 
@@ -192,23 +191,23 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
         return self
 
     def _realize_with_past(self, tensors: list[Tensor], nodes: list[UOp]) -> None:
-        """Realizes nodes of tensors, some of which lead to what may want a gradient."""
+        """Realizes nodes of tensors, some of which depend on tensors that require gradients."""
         self._become_with_past(tensors, nodes, realize_uops(nodes))
 
     def _become_with_past(self, tensors: list[Tensor], nodes: list[UOp], memory: list[UOp]) -> None:
-        """`become` for tensors of which gradients may want to know what they were."""
+        """`_become` for tensors whose former nodes gradients may need."""
         wanted = LeafNames()
         for tensor, node, new in zip(tensors, nodes, memory, strict=True):
             is_made = tensor._requires_grad == INHERITED and is_float(tensor)
             if is_made and node is not tensor.uop:
-                # No schedule computes what has no elements, but it leads on like any other value.
+                # No schedule computes an empty tensor, but gradients pass it like any other value.
                 node = tensor.uop
                 storage.set_realized_view(node, new)
             if not is_made or history.keep_past(node, wanted, rules.passes_gradient):
                 tensor._become(node, new)
 
     def _become(self, node: UOp, memory: UOp) -> None:
-        """Names the memory that our node, or what stands for it, has been realized to."""
+        """Replaces the tensor's node by a name of the memory that the node was realized to."""
         self._leave()
         if self._requires_grad == WRITTEN:
             history.note_cut(memory)
@@ -222,13 +221,13 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
                 known = [ref for ref in self._old_nodes or () if ref() is not None]
                 self._old_nodes = [*known, weakref.ref(node)]
             if is_apart:
-                # Its memory may lead on to what that was computed from, and so may other names.
+                # A gradient could pass from the memory, or other names, to its inputs.
                 memory = name_of(memory, "detached")
-            # Two tensors that show others in one way are equal, and neither shows the other.
+            # Two equal views of one tensor are equal, and neither is a view of the other.
             memory = self._claim(memory, "equal" if node.op in MOVEMENT_SET else "view")
             self.uop = memory
             if self._steps is not None:
-                # What it is a view of may still be to be computed.
+                # The base of a view may not be computed yet.
                 wake(self)
             elif self._cell is not None:
                 self._cell.root = memory
@@ -247,7 +246,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
         memory, found, values = items.schedule_items(nodes)
         self._become_with_past(tensors, nodes, memory)
         for handle in live_handles():
-            # What had to be written on the way is memory now as well.
+            # Pending writes that were scheduled with it are memory now, too.
             if handle.uop.op is Ops.AFTER and not handle.requires_grad:
                 node, place = handle.uop, storage.place_after(handle.uop)
                 if place is not None:
@@ -259,9 +258,9 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
         return self.schedule_with_vars(*lst)[0]
 
     def explain(self, *lst: Tensor) -> str:
-        """Explains what `realize` would run: each kernel's work, its schedule, and why these.
+        """Explains what `realize` would run: the work and the Opts of each kernel, and the reasons.
 
-        Costs are those by which the compiler decided; nothing is compiled or run.
+        Costs are those that decided; nothing is compiled or run.
         """
         nodes = [t.uop if 0 not in t.shape else empty_node(t) for t in (self, *lst)]
         return explain.explain_schedule(schedule_uops(nodes)[0])
@@ -269,7 +268,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
     # reading
 
     def _memory(self) -> Buffer:
-        """The Buffer that holds exactly our elements, row-major; computes what has to be.
+        """The Buffer of the tensor's elements, row-major; realizes the tensor.
 
         Raises: ShapeError when a size is symbolic.
         """
@@ -296,7 +295,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
             if held is not None:
                 return held
         if self._requires_grad == WRITTEN or (self._requires_grad and not is_stored(self.uop)):
-            # Reading a loss must not cut it off from what it was made of: backward may follow.
+            # Reading a loss must keep its graph, since backward may follow.
             node = realize_uops([self.uop])[0]
             if is_stored(node):
                 note_memory(self.uop, node)
@@ -307,7 +306,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
         shown = self.uop if found is None else found
         if is_stored(shown):
             return storage.buffer_of(shown.base).ensure_allocated()
-        # A view of memory, or a constant: its elements are laid out apart.
+        # A view of memory, or a constant: its elements are copied row-major.
         node = (
             own_memory(self.uop, self.device)
             if number_everywhere(self.uop)
@@ -319,7 +318,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
     def numpy(self) -> np.ndarray[Any, Any]:
         """The value as a NumPy array, a copy that later writes do not change.
 
-        Dtype: the same; float32 for bfloat16 and fp8, which NumPy has not.
+        Dtype: the same; float32 for bfloat16 and fp8, which NumPy lacks.
         """
         array = self._memory().numpy(copy=True).reshape(self.shape)
         return array.astype(np.float32) if self.dtype.fmt is None else array
@@ -369,7 +368,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
     ) -> list[Self]:
         """The gradients of self for each of the targets, as tensors.
 
-        `gradient` is that of self itself, and is needed unless self has one element.
+        `gradient` is the gradient of self, required unless self has one element.
 
         Raises: GradientError when self does not depend on a target; with `materialize_grads` such
         a gradient is zeros.
@@ -379,7 +378,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
         ends = {u for t in targets if t._requires_grad is True for u in writes_of(t)}
         found = self._gradients_of([graph_names(t) for t in targets], gradient, ends)
         result = []
-        # x[0:0].sum() and x ** 0 are numbers as soon as they are built: nothing changes those.
+        # x[0:0].sum() and x ** 0 are constants when built, whose gradients are zeros.
         zeros = materialize_grads or (None in found and is_constant(self.uop))
         for target, grad in zip(targets, found, strict=True):
             if grad is None and not zeros and 0 not in target.shape:
@@ -391,9 +390,9 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
         return result
 
     def backward(self, gradient: Tensor | None = None) -> Self:
-        """Adds to `.grad` of every tensor below that requires one. Returns self.
+        """Adds to `.grad` of every tensor below that requires a gradient. Returns self.
 
-        What was computed from a tensor that requires a gradient has one as well.
+        A tensor computed from one that requires a gradient requires a gradient as well.
 
         Raises: GradientError when self has more than one element and no `gradient` is given, and
         when nothing below requires a gradient.
@@ -405,7 +404,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
         places = {n for t, group in zip(wanted, names) if t._requires_grad is True for n in group}
         ends = {u for t in wanted if t._requires_grad is True for u in writes_of(t)}
         grads = self._gradients_of(names, gradient, ends, past)
-        # What jitted functions gave is no end of the way, although it has a gradient too.
+        # Results of jitted functions are not leaves, although they may have a gradient.
         if storage.NO_GRADIENT:
             check_graph(self.uop, places, past[1])
         if all(g is None or t.uop is self.uop for t, g in zip(wanted, grads)) and (
@@ -421,8 +420,8 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
                 if tensor.grad is None:
                     tensor.grad = made
                 elif not is_zero(grad) and not storage.is_lost(tensor.grad.uop):
-                    # In place: what has been given out stays the sum, in jitted functions too. What
-                    # one of those has left behind stays gone: who reads it is told.
+                    # In place: references to `.grad` stay the sum, also in jitted functions.
+                    # Memory that a jitted function has discarded stays unreadable.
                     tensor.grad.assign(tensor.grad + made)
         return self
 
@@ -435,8 +434,8 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
     ) -> list[UOp | None]:
         """The gradient for each target, which has one or several names in the graph.
 
-        None of them goes through one of the `ends`. `past` is `history.past_of` our node, where
-        that is known.
+        No gradient passes a node of `ends`. `past` is `history.past_of` of the tensor's node, if it
+        is known.
         """
         if gradient is not None:
             check_tensor(gradient, "gradient")
@@ -447,7 +446,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
                 ".mean(), or give the gradient of each"
             )
         if not is_float(self):
-            raise GradientError(f"gradient: of a tensor of {self.dtype.name}; only floats have one")
+            raise GradientError(f"gradient: of a tensor of {self.dtype.name}; cast it to a float")
         start = UOp.const(self.dtype, 1.0) if gradient is None else gradient.uop
         if gradient is not None and gradient.numel() == self.numel() == 1:
             start = gradient.reshape(self.shape).uop
@@ -492,7 +491,7 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
                     total = part if total is None else total.alu(Ops.ADD, part)
             result.append(total)
         if None in result:
-            # Rounding and comparing hand nothing down, which is a derivative of zero all the same.
+            # Rounding and comparing pass no gradient; their derivative is zero.
             seen = set(toposort(root, *values.values(), enter=lambda u: u not in ends))
             for i, group in enumerate(targets):
                 reached = [name for name in group if name in seen and name.dtype.kind == "float"]
@@ -504,9 +503,9 @@ class Tensor(Operations, FormulaMixin, CreateMixin, RandomMixin, metaclass=Tenso
     @classmethod
     @contextlib.contextmanager
     def train(cls, mode: bool = True) -> Iterator[None]:
-        """Sets `Tensor.training` for the time of a `with` block or a decorated function.
+        """Sets `Tensor.training` during a `with` block or a decorated function.
 
-        It is this thread's; others have their own, which begins with False.
+        The mode is thread-local, and False in a new thread.
         """
         before, Tensor.training = Tensor.training, mode
         try:
@@ -529,7 +528,7 @@ def rebuild(
 def is_detached(u: UOp) -> bool:
     """Whether a node shows memory through a mark that stops gradients."""
     while u.op in SHOWING:
-        if u.op is Ops.DETACH and len(u.src) == 1:
+        if u.op is Ops.DETACH:
             return True
         if storage.realized_view(u) is not None:
             return False
@@ -538,7 +537,7 @@ def is_detached(u: UOp) -> bool:
 
 
 def is_zero(u: UOp) -> bool:
-    """Whether a node is the number 0 everywhere, as the gradient of what a DETACH hides is."""
+    """Whether a node is the number 0 everywhere, as the gradient through a DETACH is."""
     while u.op in MOVEMENT_SET or u.op is Ops.CAST:
         u = u.src[0]
     return u.op is Ops.CONST and u.arg == 0
@@ -555,7 +554,7 @@ def is_constant(root: UOp) -> bool:
 
 
 def with_values(targets: list[list[UOp]], values: dict[UOp, UOp]) -> list[list[UOp]]:
-    """The names of targets, with what memory was computed from in place of that memory."""
+    """The names of targets, with the value of memory in place of that memory."""
     by_place = {storage.realized_view(value): value for value in values.values()}
     result = []
     for group in targets:
@@ -569,7 +568,7 @@ def with_values(targets: list[list[UOp]], values: dict[UOp, UOp]) -> list[list[U
 def check_graph(root: UOp, names: set[UOp], values: dict[UOp, UOp]) -> None:
     """Raises GradientError where a gradient would have to pass through a jitted function.
 
-    `values` are what memory below was computed from.
+    `values` maps memory to the value that it was computed from.
     """
     if not storage.NO_GRADIENT:
         return
@@ -584,10 +583,9 @@ def check_graph(root: UOp, names: set[UOp], values: dict[UOp, UOp]) -> None:
 
 
 def graph_names(tensor: Any) -> list[UOp]:
-    """The nodes that stand for a tensor in graphs: its own, and those from before it was memory.
+    """The nodes of a tensor in graphs: its present node, and those before it was realized.
 
-    A write to what was set to require a gradient is no step that gradients follow; graphs from
-    before it show the same tensor.
+    Gradients do not pass a write to a leaf; graphs from before the write refer to the same tensor.
     """
     own = [tensor.uop]
     if tensor._requires_grad is True:
@@ -600,7 +598,7 @@ def graph_names(tensor: Any) -> list[UOp]:
     names = dict.fromkeys([*own, *origins])
     for u in own:
         if u.op is Ops.NAME:
-            # The value that the tensor names was computed, and the name has stayed.
+            # The named value was realized, and the name has stayed.
             names.update(
                 {UOp(u.op, u.dtype, (v,), u.arg): None for v in storage.origins_of(u.src[0])}
             )
@@ -614,7 +612,7 @@ def is_of_another(u: UOp, tensor: Any) -> bool:
 
 
 def flagged_in(below: Iterable[UOp]) -> list[Any]:
-    """The live tensors with a gradient that one of these nodes stands for."""
+    """The live tensors that require a gradient and are named by one of these nodes."""
     found: dict[int, Any] = {}
     for u in below:
         owner = u._owner
@@ -627,9 +625,9 @@ def flagged_in(below: Iterable[UOp]) -> list[Any]:
 
 
 class LeafNames(Container[UOp]):
-    """The nodes by which tensors that were set to require a gradient are known in graphs.
+    """The nodes in graphs of leaf tensors, which were set to require a gradient.
 
-    Also of tensors that are gone: what was made of them may be asked for its gradient.
+    Tensors that were deleted are included: values computed from them may be asked for a gradient.
     """
 
     def __contains__(self, u: object) -> bool:
@@ -637,12 +635,12 @@ class LeafNames(Container[UOp]):
 
 
 def writes_of(tensor: Any) -> list[UOp]:
-    """The nodes of a tensor after writes to it, among those that stand for it in graphs."""
+    """The nodes of a tensor in graphs that are writes to it."""
     return [u for u in graph_names(tensor) if u.op is Ops.AFTER or u in history.ASSIGNED]
 
 
 def empty_node(tensor: Tensor) -> UOp:
-    """Memory for a tensor without elements: there is nothing to compute."""
+    """Memory for a tensor without elements."""
     uop = tensor.uop
     if storage.is_memory_view(uop):
         return uop

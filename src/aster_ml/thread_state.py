@@ -1,12 +1,12 @@
-"""Keeps the state of one thread, and whose turn it is with what all threads share.
+"""Keeps state per thread, and the lock on state that all threads share.
 
 `STATE` is thread-local: whether the thread trains, who observes what it runs, and a token that
 stands for all of this: the same object whenever the same thread is in the same state, so that one
 question tells a call that is like the one before. Settings, each a thread's own, are in `config`.
 
-What all threads share (nodes with memory, schedules, kernels, recordings and their memory) is
-worked on by one thread at a time, which holds `ENGINE`. No function of a user runs meanwhile.
-Weak tables are of classes of their own: a thread without `ENGINE` may go over one.
+Shared state (nodes with memory, schedules, kernels, recordings and their memory) is used by one
+thread at a time, which holds `ENGINE`. No user function runs meanwhile. Weak tables have their own
+classes, which a thread without `ENGINE` may iterate.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ V = TypeVar("V")
 
 
 class SharedWeakTable(weakref.WeakKeyDictionary[K, V]):
-    """A table by weak keys that one thread goes over while another adds to it.
+    """A weak-key dictionary that one thread can iterate while another adds to it.
 
-    The class it is made of puts off only what its own dead entries take away; an entry that is
-    added ends a loop over it with a RuntimeError. Loops here go over a copy, made in one step of
-    the interpreter. `data` is the dict by weak references, which is read without a call.
+    The base class only defers removal of dead entries; an added entry ends an iteration with a
+    RuntimeError. Iterations here use a copy, made in one step of the interpreter. `data` is the
+    dict by weak references, which is read without a call.
     """
 
     data: dict[Any, V]
@@ -49,7 +49,7 @@ class SharedWeakTable(weakref.WeakKeyDictionary[K, V]):
 
 
 class SharedWeakSet(weakref.WeakSet[K]):
-    """A set of what others keep alive; loops go over a copy, as in `SharedWeakTable`."""
+    """A weak set; iterations use a copy, as in `SharedWeakTable`."""
 
     data: set[Any]
 
@@ -57,23 +57,23 @@ class SharedWeakSet(weakref.WeakSet[K]):
         return iter([member for ref in self.data.copy() if (member := ref()) is not None])
 
 
-# How long a thread that comes to the engine waits between looks at one that is inside.
-LOOK_AGAIN_S = 2e-5
+# Interval at which a thread that waits for the engine checks whether the owner has left.
+POLL_S = 2e-5
 
 
 class ThreadState(threading.local):
     """The state of the thread that asks."""
 
     def __init__(self) -> None:
-        # Layers that behave otherwise in training do so.
+        # Whether layers behave as in training.
         self.training = False
-        # Who is told of every schedule that runs, innermost last.
+        # Observers of every schedule that runs, innermost last.
         self.observers: list[Any] = []
-        # Who is told of random numbers that are drawn.
+        # Called when random numbers are drawn.
         self.note_draw: Callable[[Any, int], None] | None = None
         # How often this thread has set the seed of random numbers.
         self.seeded = 0
-        # The parts of the keys of caches that settings make.
+        # Stage -> the part of cache keys that depends on settings.
         self.stage_keys: dict[str, Any] = {}
         self.marks: dict[str, Any] = {}
         self.tokens: dict[tuple[Any, ...], object] = {}
@@ -90,36 +90,37 @@ def mark(name: str, value: Any) -> None:
     STATE.token = STATE.tokens.setdefault(tuple(marks.items()), object())
 
 
-# How the names of Aster's own threads begin.
+# Prefix of the names of Aster's own threads.
 OWN_NAME = "aster-"
 
 
 def others_run() -> bool:
-    """Whether there are threads of the program beside this one."""
+    """Whether the program has other threads than this one."""
     me = threading.current_thread()
     return any([t is not me and not t.name.startswith(OWN_NAME) for t in threading.enumerate()])
 
 
-# Held by the thread that works on what all share.
+# Held by the thread that uses shared state.
 ENGINE = threading.RLock()
 
 
-# Locks that are held while functions of users run, weakly.
+# Locks that may be held while user functions run, weakly.
 LOCKS: SharedWeakSet[Any] = SharedWeakSet()
 
 
 def new_lock() -> threading.RLock:
-    """A lock that is free in a forked child, unless the thread that forked has it."""
+    """A lock that is free in a forked child, unless the forking thread held it."""
     lock = threading.RLock()
     LOCKS.add(lock)
     return lock
 
 
 class Turn:
-    """Turn at the engine, of more threads than one; a single one need not hold `ENGINE`.
+    """Biased lock of the engine: a single thread need not hold `ENGINE`.
 
-    why: to take and release it is an eighth of a replay of a small kernel. The first thread says
-    instead that it is inside, and another that comes first waits until it is not.
+    why: to acquire and release `ENGINE` takes an eighth of a replay of a small kernel. The owner
+    sets `inside` instead; the first other thread waits until it is cleared, and makes the lock
+    shared.
     """
 
     __slots__ = ("inside", "owner", "shared")
@@ -130,35 +131,35 @@ class Turn:
         self.shared = False
 
     def share(self) -> None:
-        """From now on everybody holds `ENGINE`; called with it held."""
+        """Makes all threads use `ENGINE` from now on; called with `ENGINE` held."""
         self.shared = True
         while self.inside:
-            time.sleep(LOOK_AGAIN_S)
+            time.sleep(POLL_S)
 
     def renew(self) -> None:
-        """In a forked child: there is this thread alone."""
+        """Resets the lock in a forked child, which has a single thread."""
         self.owner, self.inside, self.shared = get_ident(), False, False
 
 
 TURN = Turn()
-# For those who hold `ENGINE` already.
+# For callers that hold `ENGINE` already.
 HELD = Turn()
 
 
 def take_turn() -> None:
-    """Called first by whoever has taken `ENGINE`."""
+    """Makes the lock shared if another thread owns it; called right after acquiring `ENGINE`."""
     if not TURN.shared and get_ident() != TURN.owner:
         TURN.share()
 
 
 def before_fork() -> None:
-    """Nobody works on what is shared while the process is copied."""
+    """Acquires the engine, so that no thread uses shared state during a fork."""
     ENGINE.acquire()
     take_turn()
 
 
 def after_fork_in_child() -> None:
-    """The thread that forked goes on alone."""
+    """Resets locks for the only thread of a forked child."""
     TURN.renew()
     for lock in list(LOCKS):
         if not lock._is_owned():

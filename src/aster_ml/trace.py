@@ -1,8 +1,8 @@
-"""Which of a user's calls a kernel comes from: names of Tensor methods on nodes and kernels.
+"""Traces kernels to Tensor methods and lines of the user's program.
 
-With TRACEMETA=1 the methods of Tensor are wrapped: what the outermost call has built carries its
-name from then on (`UOp.metadata`), and so do the kernels that compute it (`ExecItem.metadata`, the
-lines of DEBUG=2). Without it the class is as it was written, and nothing here runs.
+With TRACEMETA=1 the methods of Tensor are wrapped: nodes that a call builds have the name of the
+outermost call (`UOp.metadata`), and so do the kernels that compute them (`ExecItem.metadata`, the
+lines of DEBUG=2). Without it methods are not wrapped, and nothing here runs.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from aster_ml.uop.ops import Ops
 
 
 class Metadata(NamedTuple):
-    """A call of a user's: the method, and the line that called it."""
+    """A traced call: the method, and the line of the user that called it."""
 
     name: str
     caller: str
     backward: bool = False
-    # The calls around it, innermost first, where `STACK` says them.
+    # The enclosing calls, innermost first, if `STACK` has a function for them.
     stack: tuple[Any, ...] = ()
 
 
-# The call that is going on.
+# The current traced call.
 _METADATA: ContextVar[Metadata | None] = ContextVar("_METADATA", default=None)
 
 OPERATORS = frozenset(
@@ -46,7 +46,7 @@ OPERATORS = frozenset(
     )
     for prefix in ("", "r", "i")
 )  # fmt: skip
-# What builds no values of its own, or is what all others are made of.
+# Methods that build no values, or that all others use.
 UNTRACED = frozenset({
     "realize", "schedule", "schedule_with_vars", "numpy", "data", "tolist", "item", "from_uop",
     "alu", "ufix", "requires_grad_", "numel", "size", "element_size", "nbytes",
@@ -55,9 +55,9 @@ UNTRACED = frozenset({
 })  # fmt: skip
 MARKED_ALREADY = frozenset({Ops.BUFFER, Ops.CONST, Ops.DEVICE, Ops.DEFINE_VAR, Ops.BIND})
 ORIGINALS: dict[str, Any] = {}
-# Gives the calls around the one that goes on; set while a run is recorded.
+# A function that returns the enclosing calls, while a run is recorded.
 STACK: list[Callable[[], tuple[Any, ...]]] = []
-# Threads that have set TRACEMETA: the methods stay wrapped as long as there is one.
+# Threads with TRACEMETA: methods stay wrapped as long as there is one.
 ASKING: SharedWeakSet[threading.Thread] = SharedWeakSet()
 LOCK = threading.Lock()
 
@@ -70,7 +70,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def mark(made: Metadata, result: Any, known: set[UOp]) -> None:
-    """Notes the call on every node of its results that it has built."""
+    """Records the call on every node of its results that it has built."""
     roots = [t.uop for t in tensors_in(result)]
     for u in toposort(*roots, enter=lambda u: u not in known and u not in METADATA):
         if u not in known and u not in METADATA and u.op not in MARKED_ALREADY:
@@ -78,7 +78,7 @@ def mark(made: Metadata, result: Any, known: set[UOp]) -> None:
 
 
 def traced(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, noting what it builds."""
+    """The method, with a wrapper that records the nodes it builds."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -99,7 +99,7 @@ def traced(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrapped(name: str, found: Any) -> Any:
-    """A traced form of what a class has under a name; None for what is not traced."""
+    """The traced form of an attribute of the class; None if it is not traced."""
     if isinstance(found, classmethod):
         return classmethod(traced(name, found.__func__))
     if isinstance(found, staticmethod):
@@ -108,7 +108,7 @@ def wrapped(name: str, found: Any) -> Any:
 
 
 def follow() -> None:
-    """Wraps the methods of Tensor, or unwraps them, as TRACEMETA says now, here and elsewhere."""
+    """Wraps or unwraps the methods of Tensor, as TRACEMETA says in this and other threads."""
     with LOCK:
         (ASKING.add if TRACEMETA else ASKING.discard)(threading.current_thread())
         wanted = bool(TRACEMETA.initial) or any([t.is_alive() for t in ASKING])

@@ -1,8 +1,8 @@
-"""Compressed bytes unpacked, and the memory that reading one file may take.
+"""Decompresses files, and bounds the memory that reading one file may take.
 
-Receives bytes of gzip, bzip2, xz or zip's methods; returns what they unpack to. A file of a few
-bytes can claim to be gigabytes, so what a reader takes is counted beforehand: at most FREE_NBYTES
-and LOAD_LIMIT times the file's size. Where files come from, and what is in them, belong elsewhere.
+Receives bytes of gzip, bzip2, xz or zip's methods; returns the decompressed bytes. A file of a few
+bytes can decompress to gigabytes, so memory is counted before it is allocated: at most FREE_NBYTES
+plus LOAD_LIMIT times the file's size.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from aster_ml.errors import FormatError
 
 FREE_NBYTES = 64 << 20
 CHUNK_NBYTES, PIECE_NBYTES = 1 << 16, 1 << 20
-# What the decoder of xz itself may take; its strongest preset takes a third of it.
+# Memory limit of the xz decoder; its strongest preset takes a third of it.
 XZ_NBYTES = 192 << 20
-# How files of each kind begin.
+# First bytes of a file -> its kind.
 MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
 
 
 class Allowance:
-    """Counts the memory that reading a file of `nbytes` bytes takes, against what it may."""
+    """Counts the memory that reading a file of `nbytes` bytes takes, and enforces its limit."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -47,7 +47,7 @@ class Allowance:
 
 
 def kind_of_packed(start: bytes) -> str | None:
-    """The kind of compression of a file that begins so, or None."""
+    """The kind of compression of a file with these first bytes, or None."""
     return next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), None)
 
 
@@ -63,16 +63,16 @@ def open_stream(kind: str) -> Any:
     if kind in ("xz", "lzma"):
         form = lzma.FORMAT_XZ if kind == "xz" else lzma.FORMAT_ALONE
         return lzma.LZMADecompressor(form, memlimit=XZ_NBYTES)
-    raise FormatError(f"{kind} is no known kind of compression")
+    raise FormatError(f"{kind} is no known kind of compression; gzip, bzip2, xz and zip's are")
 
 
 def unpack_stream(
     packed: memoryview, kind: str, result: bytearray, allowance: Allowance, place: str
 ) -> int:
-    """Adds what the stream at the start of `packed` unpacks to; returns how long the stream is."""
+    """Decompresses the stream at the start of `packed` into `result`; returns its length."""
     stream, position = open_stream(kind), 0
     while not stream.eof:
-        # zlib gives back what it has not looked at, the others keep it.
+        # zlib returns unread input, the other decoders keep it.
         rest = getattr(stream, "unconsumed_tail", b"")
         wants_more = not rest if hasattr(stream, "unconsumed_tail") else stream.needs_input
         data: Any = rest
@@ -82,7 +82,7 @@ def unpack_stream(
         piece = stream.decompress(data, PIECE_NBYTES)
         if wants_more and not data and not piece:
             raise EOFError("it ends inside of its compressed data: the file is truncated")
-        # A bytearray that grows has room for more than it holds.
+        # A growing bytearray over-allocates.
         allowance.take(len(piece) + len(piece) // 4, place)
         result += piece
     return position - len(stream.unused_data)
@@ -91,10 +91,10 @@ def unpack_stream(
 def unpack(
     data: bytes | bytearray, kind: str, allowance: Allowance, place: str = "", many: bool = True
 ) -> bytearray:
-    """Unpacks data; with `many`, of streams that follow one another.
+    """Decompresses data; with `many`, several concatenated streams.
 
-    Raises: FormatError when the data are damaged or cut short, something else follows, or the
-    result is larger than the file may take.
+    Raises: FormatError when the data are damaged or truncated, other bytes follow, or the result
+    exceeds the allowance.
     """
     packed, result, position = memoryview(data), bytearray(), 0
     allowance.take(len(data), place)

@@ -158,10 +158,10 @@ CASES: dict[Ops, list[tuple[Callable[..., UOp], tuple[Any, ...]]]] = {
             (X,),
         )
     ],
-    Ops.DETACH: [
-        (lambda x: UOp(Ops.DETACH, x.dtype, (x.alu(Ops.SIN), x, cosine(x))), (X,)),
+    Ops.CUSTOM_GRADIENT: [
+        (lambda x: UOp(Ops.CUSTOM_GRADIENT, x.dtype, (x.alu(Ops.SIN), x, cosine(x))), (X,)),
         (
-            lambda x, y: UOp(Ops.DETACH, x.dtype, (x.alu(Ops.MUL, y), x, y, y, x)),
+            lambda x, y: UOp(Ops.CUSTOM_GRADIENT, x.dtype, (x.alu(Ops.MUL, y), x, y, y, x)),
             (X, Y),
         ),
     ],

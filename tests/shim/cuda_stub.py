@@ -132,4 +132,4 @@ def forget() -> None:
     """What is known of the driver is asked anew."""
     cuda.missing.cache_clear()
     cuda.device_count.cache_clear()
-    cuda_device.HERE.device = None
+    cuda_device.CURRENT.device = None

@@ -19,7 +19,7 @@ from aster_ml.schedule.steps import Schedule, Slot, Step
 from aster_ml.thread_state import SharedWeakSet
 from aster_ml.uop.graph import reaches, toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import CallArg, Ops
+from aster_ml.uop.ops import GRADIENT_MARKS, CallArg, Ops
 
 Realize = Callable[[list[UOp]], list[UOp]]
 # CALLs that have not run, though they may be wanted.
@@ -127,7 +127,7 @@ def memory_for(source: UOp, written: bool) -> UOp:
     x = source
     while True:
         found = storage.realized_view(x)
-        if found is None and x.op in (Ops.DETACH, Ops.NAME):
+        if found is None and (x.op in GRADIENT_MARKS or x.op is Ops.NAME):
             found = x.src[0]
         if found is None:
             break

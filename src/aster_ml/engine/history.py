@@ -21,7 +21,7 @@ from aster_ml.thread_state import SharedWeakSet
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import GRADIENT_MARKS, Ops
 from aster_ml.uop.sharding import MULTI_SEEN
 
 # What shows the elements of its source, so that its memory is that of the source.
@@ -148,7 +148,7 @@ def keep_past(node: UOp, wanted: Container[UOp], passes: Callable[[UOp], bool]) 
 
 def has_past(view: UOp) -> bool:
     """Whether a view shows memory whose past is kept, so that gradients may need its content."""
-    while view.op in storage.VIEWS or view.op is Ops.DETACH:
+    while view.op in storage.VIEWS or view.op in GRADIENT_MARKS:
         view = view.src[0]
     return PASTS.get(view) is not None
 
@@ -243,7 +243,7 @@ def time_of(u: UOp) -> int:
     """When a node was computed: as memory was then it was read."""
     times = [u._at]
     # A view of what was there after a write shows that.
-    while u.op in storage.VIEWS or u.op is Ops.DETACH:
+    while u.op in storage.VIEWS or u.op in GRADIENT_MARKS:
         u = u.src[0]
     if u.op is Ops.AFTER:
         times = [s._at for s in u.src[1:] if s._at is not UNSET] or times

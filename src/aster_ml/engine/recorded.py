@@ -28,12 +28,13 @@ from aster_ml.engine.launch import Bound, call_of, graph_of
 from aster_ml.thread_state import ENGINE, STATE, take_turn
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
+from aster_ml.uop.ops import ELEMENTWISE, GRADIENT_MARKS, MOVEMENT, Ops
 from aster_ml.watch import WATCHERS
 
 # What a form may be made of.
-BUFFER, DETACH, NAME, RESHAPE = Ops.BUFFER, Ops.DETACH, Ops.NAME, Ops.RESHAPE
-PLAIN = ELEMENTWISE | MOVEMENT | {BUFFER, Ops.CONST, DETACH, Ops.DEVICE, Ops.REDUCE}
+BUFFER, CUSTOM_GRADIENT, NAME = Ops.BUFFER, Ops.CUSTOM_GRADIENT, Ops.NAME
+RESHAPE = Ops.RESHAPE
+PLAIN = ELEMENTWISE | MOVEMENT | GRADIENT_MARKS | {BUFFER, Ops.CONST, Ops.DEVICE, Ops.REDUCE}
 # Larger graphs gain little.
 MOST_NODES = 64
 # Under which key the settings of forms stand among the keys of stages.
@@ -94,9 +95,8 @@ def form_of(root: UOp) -> tuple[tuple[Any, ...], list[UOp]] | None:
         src = u.src
         # Floats by their bits.
         form += op, u.dtype, u._key[3]
-        if op is DETACH:
-            # What its gradient is, is asked for by gradients alone.
-            form.append(len(src))
+        if op is CUSTOM_GRADIENT:
+            # Derivatives matter to gradients alone.
             src = src[:1]
         for s in src:
             while s.op is NAME:

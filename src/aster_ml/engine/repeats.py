@@ -11,10 +11,10 @@ from aster_ml.engine import storage
 from aster_ml.helpers import all_int
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
+from aster_ml.uop.ops import ELEMENTWISE, GRADIENT_MARKS, MOVEMENT, Ops
 
 # What has, along each axis, the same elements again wherever all its sources have.
-ALIKE = ELEMENTWISE | {Ops.DETACH}
+ALIKE = ELEMENTWISE | GRADIENT_MARKS
 
 
 def without_repeats(root: UOp) -> UOp:

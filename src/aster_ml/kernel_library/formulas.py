@@ -90,7 +90,7 @@ def scaled_dot_product_attention(
     if attn_mask is not None and attn_mask.dtype.kind == "float":
         nodes.append(attn_mask.cast(wide)._broadcast_to(scores.shape).uop)
     factor = 1 / math.sqrt(self.shape[-1])
-    node = UOp(Ops.DETACH, result.dtype, (result.uop, *nodes), RuleArg(RULE, factor))
+    node = UOp(Ops.CUSTOM_GRADIENT, result.dtype, (result.uop, *nodes), RuleArg(RULE, factor))
     return result._derive(node)
 
 

@@ -27,12 +27,12 @@ from aster_ml.onnx.ops.model import onnx_package
 from aster_ml.onnx.ops.types import ASTER, INT64, number_of, numpy_type
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import GRADIENT_MARKS, Ops
 
 # The version of operators that is written: the first one that has all that is needed.
 OPSET, IR = 18, 10
 # Passed on as what they are of.
-SAME = (Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, Ops.DETACH, Ops.COPY, Ops.NAME)
+SAME = (Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD, *GRADIENT_MARKS, Ops.COPY, Ops.NAME)
 UNARY = {
     Ops.NEG: "Neg", Ops.SIN: "Sin", Ops.TANH: "Tanh", Ops.SQRT: "Sqrt",
     Ops.RECIPROCAL: "Reciprocal",

@@ -154,7 +154,7 @@ def elu(self: Self, alpha: float = 1.0) -> Self:
 
     Shapes: self [*s] -> [*s].
     """
-    positive, fall = fall_below_zero(self._floating(), 1.0)
+    positive, fall = elu_parts(self._floating(), 1.0)
     return positive.where(self, fall * alpha)
 
 
@@ -163,7 +163,7 @@ def celu(self: Self, alpha: float = 1.0) -> Self:
 
     Shapes: self [*s] -> [*s].
     """
-    positive, fall = fall_below_zero(self._floating(), 1 / alpha)
+    positive, fall = elu_parts(self._floating(), 1 / alpha)
     return positive.where(self, fall * alpha)
 
 
@@ -256,7 +256,7 @@ def rectified(x: UOp) -> UOp:
     zero, next_above = around_zero(dtype)
     held = UOp(Ops.WHERE, dtype, (UOp(Ops.CMPLT, dtypes.bool, (x, zero)), zero, x))
     ends = UOp(Ops.CMPLT, dtypes.bool, (held, next_above))
-    found = UOp(Ops.DETACH, dtype, (held, x, ends))
+    found = UOp(Ops.CUSTOM_GRADIENT, dtype, (held, x, ends))
     for u in (held.src[0], held, ends, found):
         u._shape, u._device = x.shape, x.device
     return found
@@ -283,7 +283,7 @@ def log_one_plus(small: Self) -> Self:
     return whole.log() + ((small - (whole - 1)) / whole).detach()
 
 
-def fall_below_zero(x: Self, rate: float) -> tuple[Self, Self]:
+def elu_parts(x: Self, rate: float) -> tuple[Self, Self]:
     """Where x is positive, and exp(rate * x) - 1 where it is not (0 where it is).
 
     As 2 * t / (1 - t) of the hyperbolic tangent t of half of it, which keeps the digits of what is

@@ -55,7 +55,7 @@ from aster_ml.ops.views import (
 from aster_ml.thread_state import SharedWeakSet
 from aster_ml.uop.infer import max_shape, show_shape
 from aster_ml.uop.node import UOp, index_alu, to_uop
-from aster_ml.uop.ops import MOVEMENT, Ops
+from aster_ml.uop.ops import GRADIENT_MARKS, MOVEMENT, Ops
 
 # Memory that results were realized to, and that of it which more than one tensor names: equal
 # expressions are one node and share their memory, until one of the tensors is written to.
@@ -222,8 +222,8 @@ def without_detach(uop: UOp) -> UOp:
     """The view without marks that matter to gradients alone."""
     chain: list[UOp] = []
     u, marked = uop, False
-    while u.op in MOVEMENT or u.op is Ops.DETACH:
-        if u.op is Ops.DETACH:
+    while u.op in MOVEMENT or u.op in GRADIENT_MARKS:
+        if u.op in GRADIENT_MARKS:
             marked = True
         else:
             chain.append(u)

@@ -23,7 +23,7 @@ INTS = {2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
 def of_two(self: Self, other: Self, value: Self, slope: Self, other_slope: Self) -> Self:
     """`value`, a function of self and `other`, with its slopes for both."""
     nodes = (value.uop, self.uop, slope.uop, other.uop, other_slope.uop)
-    return self._derive_with(UOp(Ops.DETACH, value.dtype, nodes), other)
+    return self._derive_with(UOp(Ops.CUSTOM_GRADIENT, value.dtype, nodes), other)
 
 
 def float_pair(self: Self, other: Any) -> tuple[Self, Self, Any]:

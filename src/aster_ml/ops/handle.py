@@ -30,7 +30,6 @@ from aster_ml.dtype import (
     to_dtype,
     truncate,
 )
-from aster_ml.elsewhere import TENSOR, hint
 from aster_ml.engine import storage
 from aster_ml.engine.guard import graph_is_too_large
 from aster_ml.engine.readers import Tensors
@@ -42,6 +41,7 @@ from aster_ml.errors import (
     ShapeError,
 )
 from aster_ml.helpers import kind_of
+from aster_ml.migration_hints import TENSOR, hint
 from aster_ml.ops.complexes import (
     COMPLEX_KINDS,
     OPERATORS,
@@ -834,14 +834,14 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         A slope of bools says where no gradient passes; elsewhere it passes as it is.
         why: formulas that are right to the last digits have derivatives that are not
         """
-        return self._derive(UOp(Ops.DETACH, value.dtype, (value.uop, self.uop, slope.uop)))
+        return self._derive(UOp(Ops.CUSTOM_GRADIENT, value.dtype, (value.uop, self.uop, slope.uop)))
 
     def _linked(self, value: Self) -> Self:
         """`value`, which self has no influence on: gradients of self are zeros."""
         if self.dtype.kind != "float" or value.dtype is not self.dtype:
             return value
         none = UOp.const(self.dtype, 0)
-        return self._derive(UOp(Ops.DETACH, value.dtype, (value.uop, self.uop, none)))
+        return self._derive(UOp(Ops.CUSTOM_GRADIENT, value.dtype, (value.uop, self.uop, none)))
 
     def contiguous(self, *, arg: Sequence[Any] | None = None) -> Self:
         """The value stored row-major in memory of its own; self where it is so already.

@@ -128,7 +128,7 @@ def newton_schulz(self: Self, steps: int, params: Sequence[float], eps: float = 
 def with_rule(rule: str, value: Self, source: Self, *others: Self) -> Self:
     """`value`, which the source and the others decide, with the gradients of `matrix_gradient`."""
     nodes = tuple([x.uop for x in (value.detach(), source, *others)])
-    return source._derive_with(UOp(Ops.DETACH, value.dtype, nodes, RuleArg(rule)), *others)
+    return source._derive_with(UOp(Ops.CUSTOM_GRADIENT, value.dtype, nodes, RuleArg(rule)), *others)
 
 
 def wide_floats(x: Self) -> Self:

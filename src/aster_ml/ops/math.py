@@ -94,7 +94,7 @@ def floor_parts(a: Self, b: Self) -> tuple[Self, Self]:
     whole = (y.isinf() & x.isfinite()).where(below.where(-1, quotient), whole)
     whole = y.eq(0).where(quotient, whole)
     pairs = (a.uop, a.const_like(1).uop, b.uop, (-whole).uop)
-    return whole, a._derive_with(UOp(Ops.DETACH, a.dtype, (rest.uop, *pairs)), b)
+    return whole, a._derive_with(UOp(Ops.CUSTOM_GRADIENT, a.dtype, (rest.uop, *pairs)), b)
 
 
 def pair(self: Self, x: Any, what: str, reverse: bool = False) -> tuple[Self, Self]:

@@ -21,10 +21,10 @@ from aster_ml.ops import Self
 from aster_ml.ops.handle import described
 from aster_ml.ops.views import MOVES
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import MOVEMENT, Ops
+from aster_ml.uop.ops import GRADIENT_MARKS, MOVEMENT, Ops
 
 # Nothing of the value: a mark on it, or when it is read.
-UNSEEN = frozenset({Ops.AFTER, Ops.DETACH, Ops.NAME})
+UNSEEN = GRADIENT_MARKS | {Ops.AFTER, Ops.NAME}
 # From so many elements on only the edges are shown, and so many of each axis.
 MANY, EDGE = 100, 3
 # A table has rows and columns, and so many of each at most.

@@ -22,16 +22,16 @@ from aster_ml.helpers import prod
 from aster_ml.ops.live import wake
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import MOVEMENT, Ops
+from aster_ml.uop.ops import GRADIENT_MARKS, MOVEMENT, Ops
 
 # From a whole to what a tensor shows: the steps before, and op, dtype, further sources and argument
 # of the last one. None for the whole itself.
 Steps = tuple[Any, ...] | None
 
 # Movement without repetition or padding, and marks on a value: each element is one of those below.
-ONE_TO_ONE = MOVEMENT - {Ops.PAD, Ops.EXPAND} | {Ops.AFTER, Ops.DETACH}
+ONE_TO_ONE = MOVEMENT - {Ops.PAD, Ops.EXPAND} | GRADIENT_MARKS | {Ops.AFTER}
 # What may stand between memory and a value that is the same elements.
-SHOWING = MOVEMENT - {Ops.PAD} | {Ops.AFTER, Ops.DETACH, Ops.BITCAST, Ops.BUFFER, Ops.MULTI}
+SHOWING = MOVEMENT - {Ops.PAD} | GRADIENT_MARKS | {Ops.AFTER, Ops.BITCAST, Ops.BUFFER, Ops.MULTI}
 REPEATING = frozenset({Ops.EXPAND, Ops.PAD})
 
 

@@ -1,12 +1,12 @@
-"""Which calls of a list may run side by side: derived from the bytes that each reads and writes.
+"""Derives which calls of a list may run concurrently from the bytes that each reads and writes.
 
-Receives for each call the memory that it touches, by address, and in how many parts it runs;
-returns the groups of calls between which all threads wait for one another, and shows of given
-groups that they are enough. Knows nothing of kernels, threads or where memory comes from.
+Receives for each call the addresses that it accesses, and its number of parts; returns groups of
+calls, between which all threads synchronize, and verifies given groups. Kernels, threads and
+allocation do not belong here.
 
 Within a group the parts of divided calls run in any order and on any thread. Calls of one part run
-on the calling thread, in the order of the list. So two calls of a group that touch the same bytes,
-which one of them writes, are in order only if neither is divided.
+on the calling thread, in the order of the list. So two conflicting calls of a group, which access
+the same bytes and of which one writes, are in order only if neither is divided.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from aster_ml.errors import InternalError
 
-# Addresses from the first up to, and without, the second.
+# (start, stop) of addresses, without the last.
 Span = tuple[int, int]
 
 
 class Access(NamedTuple):
-    """Memory that a call touches, memory that it writes, and its number of parts."""
+    """Memory that a call accesses, memory that it writes, and its number of parts."""
 
     touches: tuple[Span, ...]
     writes: tuple[Span, ...]
@@ -30,14 +30,14 @@ class Access(NamedTuple):
 
 
 class Bytes:
-    """A set of bytes: spans in ascending order, of which no two meet."""
+    """A set of bytes: disjoint spans in ascending order."""
 
     def __init__(self) -> None:
         self.begins: list[int] = []
         self.ends: list[int] = []
 
     def add(self, spans: Iterable[Span]) -> None:
-        """Takes spans in; those that meet become one."""
+        """Adds spans; overlapping ones are merged."""
         for begin, end in spans:
             if begin >= end:
                 continue
@@ -58,9 +58,9 @@ class Bytes:
 
 
 class Group:
-    """The bytes that the calls of a group have touched and written so far.
+    """The bytes that the calls of a group access and write.
 
-    Apart for divided calls and for all: the others are in order among themselves.
+    Kept for divided calls and for all calls, since undivided calls are in order.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Group:
         self.divided_touched, self.divided_written = Bytes(), Bytes()
 
     def add(self, call: Access) -> None:
-        """Takes in one more call."""
+        """Adds a call."""
         self.touched.add(call.touches)
         self.written.add(call.writes)
         if call.parts > 1:
@@ -76,14 +76,14 @@ class Group:
             self.divided_written.add(call.writes)
 
     def conflicts(self, call: Access) -> bool:
-        """Whether a call has to wait until all of the group has run."""
+        """Whether a call must wait until the group is done."""
         if call.parts > 1:
             return self.written.meets(call.touches) or self.touched.meets(call.writes)
         return self.divided_written.meets(call.touches) or self.divided_touched.meets(call.writes)
 
 
 def groups_of(calls: Sequence[Access]) -> list[tuple[int, int]]:
-    """Begin and end of each group. A group ends where the next call has to wait for one of it."""
+    """(begin, end) of each group. A group ends before a call that conflicts with it."""
     groups: list[tuple[int, int]] = []
     begin, group = 0, Group()
     for index, call in enumerate(calls):
@@ -97,12 +97,12 @@ def groups_of(calls: Sequence[Access]) -> list[tuple[int, int]]:
 
 
 def check_groups(calls: Sequence[Access], groups: Sequence[tuple[int, int]]) -> None:
-    """Shows that the groups have all calls in order and that none of a group conflict.
+    """Verifies that groups contain all calls in order, and no conflicts.
 
-    It goes by the accesses alone, not by how groups are made: over all spans of a group by address,
-    it holds each against those that are still open.
+    The check is independent of `groups_of`: a sweep over all spans of a group by address compares
+    each with the open ones.
 
-    Raises: InternalError with the two calls otherwise.
+    Raises: InternalError with the two calls of a conflict.
     """
     bounds = [0, *[end for _, end in groups]]
     if [begin for begin, _ in groups] != bounds[:-1] or bounds[-1] != len(calls):

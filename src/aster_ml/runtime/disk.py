@@ -1,12 +1,11 @@
-"""DISK: files as buffers. `DISK:path` is one plain file; runs nothing.
+"""Opens files as buffers: `DISK:path` is one regular file; runs no kernels.
 
-A buffer that is read opens the file, so nothing is read before it is looked at and slices cost
-nothing. A buffer that is written (copyin) makes the file, or makes it longer; one that is read
-makes it, full of zeros, where there was none when the buffer was allocated. Handles open their file
-on the first use, because only that tells reading from writing. Bytes go to and from the file
-by calls and not through a map of it: a file that another process cuts short, or a disk that is
-full or fails, ends in an error, where touching a map would end the process. Who asks for a map
-(`map_file`) takes that for kernels that read the file where it lies.
+A read opens the file, so nothing is read before it is needed, and slices cost nothing. A write
+(copyin) creates or extends the file; a read creates a file of zeros if there was none when the
+buffer was allocated. Handles open their file at the first use, which decides between reading and
+writing. Bytes are read and written by system calls and not through a map: a truncated file, or a
+full or failing disk, raises an error, where accessing a map would end the process. `map_file`
+accepts that risk for kernels that read the file in place.
 """
 
 from __future__ import annotations
@@ -20,20 +19,18 @@ from pathlib import Path
 import numpy as np
 
 from aster_ml.allocator import Allocator
-from aster_ml.backend import Backend, Program
+from aster_ml.backend import Backend, StorageBackend
 from aster_ml.errors import (
-    DeviceError,
     DiskError,
     FileKindError,
     FileMissingError,
     OutOfMemoryError,
 )
 from aster_ml.runtime.host_queue import HostQueue
-from aster_ml.target import IDLE, Target
 from aster_ml.thread_state import SharedWeakSet
 
 DOC = "files; DISK:path holds data, runs nothing"
-# The maps that are in use.
+# Maps in use.
 MAPS: SharedWeakSet[mmap.mmap] = SharedWeakSet()
 
 
@@ -55,7 +52,7 @@ class DiskFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.opened: Descriptor | None = None
-        # How many bytes it gets when it is read, where it was not there; 0 where it was.
+        # Bytes to create if a read finds no file; 0 for an existing file.
         self.new_nbytes = 0
 
     def read(self, start: int, target: memoryview) -> None:
@@ -107,7 +104,7 @@ class DiskFile:
         Raises: DiskError when it is another, or cannot be opened.
         """
         flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
-        # A pipe that nobody writes to would be waited for.
+        # Opening a pipe without a writer would block.
         flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         try:
             opened = Descriptor(os.open(self.path, flags, 0o666), writable)
@@ -136,15 +133,15 @@ class DiskFile:
         )
 
     def flush(self) -> None:
-        """Brings what was written to the disk."""
+        """Flushes writes to the disk."""
         if self.opened is not None and self.opened.writable:
             os.fsync(self.opened.number)
 
 
 def read_at(number: int, target: memoryview, start: int) -> int:
-    """Reads into `target` from byte `start` of an open file; the count of bytes, 0 at the end.
+    """Reads into `target` from byte `start` of an open file; returns the count, 0 at the end.
 
-    Where the system can, without a position that a forked process would share.
+    Uses pread if there is one, since forked processes share a file position.
     """
     if hasattr(os, "preadv"):
         return os.preadv(number, [target], start)
@@ -163,7 +160,7 @@ def write_at(number: int, source: memoryview, start: int) -> int:
 
 
 def kind_of_file(mode: int) -> str:
-    """Names the kind of a file that is no plain one, by its mode."""
+    """The kind of a file other than a regular one, by its mode."""
     kinds = {
         stat.S_IFDIR: "a folder",
         stat.S_IFIFO: "a pipe",
@@ -194,8 +191,8 @@ def plain_file_size(path: Path) -> int:
 def map_file(path: Path) -> mmap.mmap:
     """The bytes of a file as read-only memory, which keeps the file open; none is read before use.
 
-    The system begins to read ahead. Bytes that another process changes in the file change here;
-    where the file is cut short, whoever touches what is gone ends with SIGBUS.
+    The system starts reading ahead. Changes by other processes are visible; access beyond the end
+    of a truncated file ends the process with SIGBUS.
 
     Raises: FileMissingError; FileKindError for what is no plain file; DiskError for one that is
     empty or cannot be read or mapped.
@@ -218,11 +215,11 @@ def map_file(path: Path) -> mmap.mmap:
 
 
 def forget_pages(memory: memoryview) -> None:
-    """Gives the pages of the map that memory lies in back to the system.
+    """Releases the pages of a map in which `memory` is; other memory is unchanged.
 
-    What of them is read again comes from the system's cache. Other memory stays as it is.
-    why: of what was copied in another form no page is wanted any more, and all that were touched
-    count as this process's memory, beside them those that the system maps around a small tensor
+    Pages that are read again come from the system's page cache.
+    why: pages that were copied to another form are not needed, but count as memory of this process,
+    together with the pages that the system maps around a small tensor
     """
     if not hasattr(mmap, "MADV_DONTNEED") or not memory.nbytes:
         return
@@ -233,11 +230,11 @@ def forget_pages(memory: memoryview) -> None:
 
 
 def reserve(path: Path, number: int, length: int, stop: int) -> None:
-    """Grows an open file from `length` to `stop` bytes that the disk has room for.
+    """Grows an open file from `length` to `stop` bytes.
 
-    The room is taken first, so a file is not left half written when there is none.
+    Space is allocated first, so that a full disk leaves no half-written file.
 
-    Raises: OutOfMemoryError when there is none.
+    Raises: OutOfMemoryError when the disk is full.
     """
     try:
         if hasattr(os, "posix_fallocate"):
@@ -297,24 +294,11 @@ class DiskAllocator(Allocator):
         return DiskHandle(handle.file, handle.start + byte_offset, nbytes, handle.whole)
 
 
-class DiskBackend(Backend):
+class DiskBackend(StorageBackend):
     """One file."""
 
-    @property
-    def target(self) -> Target:
-        """Nothing runs here: no ops, no dtypes."""
-        return Target("DISK", "null", kind=IDLE, native_dtypes=frozenset(), native_ops=frozenset())
-
-    def compile(self, source: str) -> bytes:
-        """Refuses. Raises: DeviceError."""
-        raise DeviceError("DISK holds data and runs nothing; copy to a device that computes: CPU")
-
-    def load(self, name: str, binary: bytes) -> Program:
-        """Refuses. Raises: DeviceError."""
-        raise DeviceError("DISK holds data and runs nothing; copy to a device that computes: CPU")
-
     def synchronize(self) -> None:
-        """Brings what was written to the disk."""
+        """Flushes writes to the disk."""
         allocator = self.allocator
         if isinstance(allocator, DiskAllocator):
             allocator.file.flush()

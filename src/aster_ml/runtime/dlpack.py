@@ -1,9 +1,9 @@
-"""DLPack capsules to and from NumPy arrays that see the same memory.
+"""Exchanges memory with other packages by DLPack capsules, without a copy.
 
-Receives arrays, or what other packages hand out by `__dlpack__`; returns capsules and arrays. NumPy
-makes and reads the capsules, which settles who frees what, in which thread, up to the end of the
-interpreter. It has no bfloat16 and fp8, so these travel as integers of their width, and their type
-is written into the capsule, or read from it, here. Tensors do not belong here.
+Receives arrays, or objects with `__dlpack__`; returns capsules and arrays. NumPy creates and reads
+the capsules, and so handles ownership, threads and the end of the interpreter. NumPy lacks bfloat16
+and fp8, so these are passed as integers, and their type code is set in the capsule, or read from
+it, here. Tensors do not belong here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aster_ml.dtype import NUMPY_TYPES, DType, dtypes, from_numpy_dtype
 # (kind of device, number): kDLCPU, the memory of the host.
 CPU = (1, 0)
 VERSION = (1, 0)
-# What a capsule is called as long as nobody has taken what is in it.
+# Names of a capsule whose content was not taken yet.
 NAMES = (b"dltensor", b"dltensor_versioned")
 # Types that NumPy's capsules lack, by their codes in dlpack.h.
 CODES = {4: dtypes.bfloat16, 10: dtypes.fp8e4m3, 12: dtypes.fp8e5m2}
@@ -57,7 +57,7 @@ class Versioned(ctypes.Structure):
 
 
 def pointer_in(capsule: Any, name: bytes) -> int | None:
-    """The address that a capsule of this name has; None where it is called otherwise."""
+    """The pointer of a capsule of this name; None for a capsule of another name."""
     api = ctypes.pythonapi
     api.PyCapsule_IsValid.argtypes = (ctypes.py_object, ctypes.c_char_p)
     api.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
@@ -71,7 +71,7 @@ def pointer_in(capsule: Any, name: bytes) -> int | None:
 def array_in(capsule: Any) -> ArrayInMemory:
     """Reads the array that a capsule describes; the capsule keeps its memory.
 
-    Raises: BufferError for what is no capsule, or one whose content was taken before.
+    Raises: BufferError for an object other than a capsule, or a capsule that was taken before.
     """
     if type(capsule).__name__ == "PyCapsule":
         for name, offset in zip(NAMES, (0, Versioned.array.offset), strict=True):
@@ -87,7 +87,7 @@ def array_in(capsule: Any) -> ArrayInMemory:
 def capsule_of(array: np.ndarray[Any, Any], max_version: tuple[int, int] | None, copy: bool) -> Any:
     """A capsule with an array, or with a copy of it.
 
-    Raises: BufferError where a reader of `max_version` could not be told of read-only memory.
+    Raises: BufferError for read-only memory if `max_version` has no flag for it.
     """
     dtype = from_numpy_dtype(array.dtype)
     code = CODE_OF.get(dtype)
@@ -108,7 +108,7 @@ def capsule_of(array: np.ndarray[Any, Any], max_version: tuple[int, int] | None,
 
 
 class Handed:
-    """A capsule as NumPy asks for it: an object that hands it out."""
+    """An object whose `__dlpack__` returns a capsule, as NumPy expects."""
 
     def __init__(self, capsule: Any) -> None:
         self.capsule = capsule
@@ -123,7 +123,7 @@ class Handed:
 def capsule_from(source: Any, copy: bool | None) -> Any:
     """The capsule of an array of another package, or a capsule itself.
 
-    Raises: BufferError where it would lie elsewhere than in the memory of the host.
+    Raises: BufferError for memory outside of the host, unless a copy is allowed.
     """
     if not hasattr(source, "__dlpack__"):
         return source
@@ -138,16 +138,16 @@ def capsule_from(source: Any, copy: bool | None) -> Any:
     try:
         return source.__dlpack__(max_version=VERSION, copy=copy)
     except TypeError:
-        # An owner that knows of no versions yet.
+        # An exporter from before DLPack 1.0.
         return source.__dlpack__()
 
 
 def array_from(source: Any, copy: bool | None = None) -> np.ndarray[Any, Any]:
-    """The array that another package has, in its memory; a copy where that is asked for.
+    """Another package's array, in the same memory, or as a copy if `copy` asks for one.
 
-    bfloat16 and fp8 come as the types that ml_dtypes has for them.
+    bfloat16 and fp8 have the types of ml_dtypes.
 
-    Raises: BufferError where it is not in the memory of the host, or has no type that is known.
+    Raises: BufferError for memory outside of the host, or an unknown type.
     """
     capsule = capsule_from(source, copy)
     found = array_in(capsule)
@@ -155,7 +155,7 @@ def array_from(source: Any, copy: bool | None = None) -> np.ndarray[Any, Any]:
     if found.lanes != 1:
         raise BufferError(f"from_dlpack: vectors of {found.lanes} lanes; one lane is wanted")
     if dtype is not None:
-        # What is in the capsule is ours to change: whoever takes it last frees it.
+        # The content may be changed until the capsule is consumed.
         found.code = UINT
     array = np.from_dlpack(Handed(capsule))
     array = array if dtype is None else array.view(NUMPY_TYPES[dtype])

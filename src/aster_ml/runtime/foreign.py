@@ -1,9 +1,9 @@
-"""Resolves what arrays of other packages keep beside their bytes, or refuses it by name.
+"""Resolves lazy state of foreign arrays (masks, conjugation, ...), or rejects it by name.
 
-Receives what a user has from another package; returns an array whose memory holds its numbers as
-they are. Marks that stand for a computation (negated, conjugated, all zeros) are carried out; what
-has no numbers in such memory (sparse, nested, quantised, without storage) or has none in places
-(masks, nulls) is refused with what would do. How capsules are read stands in `dlpack`.
+Receives an array of another package; returns an array whose memory holds the numbers. Lazy marks
+(negated, conjugated, all zeros) are computed; arrays without plain memory (sparse, nested,
+quantised, meta) and with missing elements (masks, nulls) are rejected, with advice. `dlpack` reads
+capsules.
 
 Source: PyTorch's documentation (Tensor Attributes, negative and conjugate views); NumPy's array
 interface, version 3; Arrow's null_count.
@@ -20,7 +20,7 @@ from aster_ml.errors import ArgumentError, DTypeError
 from aster_ml.helpers import kind_of
 from aster_ml.runtime import dlpack
 
-# Element types of PyTorch whose bytes are numbers that a capsule, or NumPy, can name.
+# Element types of PyTorch that a capsule, or NumPy, can express.
 NUMBERS_OF_TORCH = frozenset({
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16",
     "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128",
@@ -28,9 +28,9 @@ NUMBERS_OF_TORCH = frozenset({
 
 
 def unmasked(array: Any) -> np.ndarray[Any, Any]:
-    """A masked array whose elements are all there, as an array.
+    """A masked array without masked elements, as an array.
 
-    Raises: ArgumentError where some are masked: a tensor has a number everywhere.
+    Raises: ArgumentError where elements are masked, since a tensor has no missing elements.
     """
     if np.ma.is_masked(array):
         missing = int(np.ma.getmaskarray(array).sum())
@@ -43,9 +43,9 @@ def unmasked(array: Any) -> np.ndarray[Any, Any]:
 
 
 def resolved(source: Any) -> Any:
-    """An array of another package without marks that a capsule does not carry.
+    """An array of another package without lazy marks that a capsule cannot express.
 
-    Raises: ArgumentError or DTypeError, which says what it is and what would do.
+    Raises: ArgumentError or DTypeError for an array without plain numbers.
     """
     if isinstance(source, np.ndarray):
         return unmasked(source) if isinstance(source, np.ma.MaskedArray) else source
@@ -62,7 +62,7 @@ def resolved(source: Any) -> Any:
 
 
 def resolved_of_torch(source: Any, torch: Any) -> Any:
-    """A tensor of PyTorch whose memory has its numbers."""
+    """A PyTorch tensor without lazy marks."""
 
     def refuse(what: str, advice: str) -> None:
         raise ArgumentError(f"Tensor: a tensor of PyTorch that is {what}; {advice}")
@@ -104,13 +104,13 @@ def missing_in(source: Any) -> int:
 
 def missing_of(source: Any) -> int:
     """Counts the missing elements of a column, or of a table that counts them itself."""
-    # Elements of columns that are lists of one length.
+    # A column of lists of equal length: its inner elements.
     while getattr(getattr(source, "dtype", None), "inner", None) and hasattr(source, "explode"):
         source = source.explode()
     count = getattr(source, "null_count", None)
     if count is not None:
         count = count() if callable(count) else count
-        # That of a table of polars is a table with one row.
+        # polars returns a table with one row for a table.
         return int(count) if isinstance(count, int) else int(sum(count.row(0)))
     interface = getattr(source, "__array_interface__", None)
     if isinstance(interface, dict) and interface.get("mask") is not None:
@@ -119,16 +119,16 @@ def missing_of(source: Any) -> int:
         return 0
     types: Any = getattr(source, "dtypes", getattr(source, "dtype", None))
     types = list(types) if hasattr(types, "__iter__") else [types]
-    # A float of NumPy that is NaN is a number; pandas' NA is none.
+    # A NaN of NumPy is a number; pandas' NA is a missing element.
     if not any([type(getattr(t, "na_value", None)).__name__ == "NAType" for t in types]):
         return 0
     return int(np.asarray(source.isna()).sum())
 
 
 def array_of(data: Any) -> np.ndarray[Any, Any]:
-    """The numbers of an array of another package, wanting a gradient or not.
+    """The numbers of an array of another package, also of one that requires a gradient.
 
-    Raises: ArgumentError or DTypeError where there are none, which says why.
+    Raises: ArgumentError or DTypeError for an array without plain numbers.
     """
     plain = resolved(data)
     if isinstance(plain, np.ndarray):
@@ -140,7 +140,7 @@ def array_of(data: Any) -> np.ndarray[Any, Any]:
         try:
             return dlpack.array_from(plain)
         except Exception as error:
-            # Packages have arrays that no capsule describes, and numbers for NumPy all the same.
+            # Some arrays have no capsule, but convert to NumPy.
             reason = error
     if hasattr(plain, "__array__") or hasattr(plain, "__array_interface__"):
         try:

@@ -1,7 +1,7 @@
-"""Memory of the host: what the buffers of CPU, NPY and other in-process devices are made of.
+"""Allocates host memory for buffers of CPU, NPY and other in-process devices.
 
 Receives sizes, or objects that own memory; returns handles with an integer `address`. Blocks are
-64-byte aligned and pooled; memory of others is used in place. Knows nothing of kernels or threads.
+64-byte aligned and pooled; foreign memory is used in place.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from aster_ml.errors import ArgumentError, DeviceError
 from aster_ml.helpers import kind_of
 
 ALIGNMENT = 64
-# From here on a block starts on a page of its own; from the second on, where a huge page may start.
+# A block of at least PAGE_BYTES starts on a page, one of HUGE_PAGE_BYTES on a huge page.
 PAGE_BYTES, HUGE_PAGE_BYTES = 4096, 2 << 20
-# Blocks of these sizes are cut from slabs, whose pages may be huge. glibc maps what is as large as
-# a slab, and gives it back when it is freed.
+# Blocks from SLAB_FROM on are cut from slabs, whose pages may be huge. glibc maps and unmaps blocks
+# of the size of a slab directly.
 SLAB_FROM, SLAB_BYTES = 64 << 10, 32 << 20
 
 
@@ -68,7 +68,7 @@ def machine_bytes() -> int:
 
 
 def read_text(path: str) -> str:
-    """The stripped text of a small file of the system, or nothing where there is no such file."""
+    """The stripped text of a small system file; "" if there is none."""
     try:
         return Path(path).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -76,10 +76,10 @@ def read_text(path: str) -> str:
 
 
 class Slab:
-    """Memory that blocks are cut from, one behind the other; it goes when the last of them does.
+    """Memory that consecutive blocks are cut from; freed with the last block.
 
     why: the weights of a model are many tensors of less than a huge page, and a kernel that reads
-    each number once waits for the tables of small pages
+    each number once waits for page table walks (TLB misses) of small pages
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Slab:
         self.end = self.next + SLAB_BYTES
 
     def cut(self, nbytes: int) -> HostHandle | None:
-        """The next block, if there is room for it."""
+        """The next block; None if the slab is full."""
         if self.end - self.next < nbytes:
             return None
         found = HostHandle(self.next, nbytes, self.owner)
@@ -107,7 +107,7 @@ class HostAllocator(PooledAllocator):
         self.slab: Slab | None = None
 
     def alloc_zeros(self, nbytes: int) -> HostHandle | None:
-        """Fresh zeros, as the system has them; None where they would not be whole pages."""
+        """Fresh zero pages of the system; None for less than whole pages."""
         if nbytes < PAGE_BYTES or self.has_block(nbytes):
             return None
         try:
@@ -116,8 +116,8 @@ class HostAllocator(PooledAllocator):
             return None
 
     def alloc_block(self, nbytes: int, make: Callable[..., Any] = np.empty) -> HostHandle:
-        """Fresh memory: untouched pages, so its first use pays for them."""
-        # Most systems promise more memory than there is and kill the process when it is touched.
+        """Fresh memory: unmapped pages, which its first use maps."""
+        # Most systems overcommit memory, and kill the process when it is used.
         total = machine_bytes()
         if total and MEMORY.in_use() + nbytes > total:
             raise MemoryError(f"the machine has {format_bytes(total)}")
@@ -140,11 +140,11 @@ class HostAllocator(PooledAllocator):
         return found
 
     def free_block(self, handle: HostHandle, nbytes: int) -> None:
-        """The memory goes with the last reference to it."""
+        """Frees the memory with the last reference to it."""
         handle.owner = None
 
     def can_wrap(self, owner: Any, alignment: int = 1) -> bool:
-        """Whether `owner` has contiguous memory at such an address."""
+        """Whether `owner` has contiguous memory at an aligned address."""
         if isinstance(owner, np.ndarray):
             contiguous = owner.flags.c_contiguous
         else:
@@ -166,13 +166,13 @@ class HostAllocator(PooledAllocator):
             )
         array = as_bytes(owner)
         if array.nbytes < nbytes:
-            raise ArgumentError(f"a buffer of {nbytes} bytes over memory of {array.nbytes}")
+            raise ArgumentError(f"memory of {array.nbytes} bytes is given, {nbytes} are wanted")
         return HostHandle(array.ctypes.data, nbytes, array, not array.flags.writeable)
 
     def copyin(self, handle: HostHandle, source: memoryview) -> None:
         """Copies bytes in."""
         if handle.readonly:
-            raise DeviceError("this memory is read-only (bytes, or a file opened for reading)")
+            raise DeviceError("this memory is read-only (bytes or a file); clone() would do")
         ctypes.memmove(handle.address, as_bytes(source).ctypes.data, source.nbytes)
 
     def copyout(self, target: memoryview, handle: HostHandle) -> None:

@@ -1,7 +1,7 @@
-"""The queue of devices that run on the calling thread: a launch is done when it returns.
+"""Implements the queue of synchronous devices: a launch is done when it returns.
 
-Such devices (CPU, PYTHON, NULL, and those that only hold data) have nothing to wait for; an event
-is the time at which it was made.
+Such devices (CPU, PYTHON, NULL, and storage devices) have nothing to wait for; an event is the time
+of its creation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aster_ml.backend import Event, Queue
 
 
 class HostEvent(Event):
-    """A moment of the host's clock."""
+    """A time of the host's clock."""
 
     def __init__(self) -> None:
         self.time = time.perf_counter()
@@ -29,7 +29,7 @@ class HostEvent(Event):
 
 
 class HostQueue(Queue):
-    """Always empty. `move` copies between two handles, where the device can do that."""
+    """An always empty queue. `move` copies between two handles, if the device can."""
 
     def __init__(self, move: Callable[[Any, Any, int], bool] | None = None) -> None:
         self.move = move

@@ -1,6 +1,6 @@
-"""NULL: compiles and forgets. Kernels do nothing and memory holds nothing.
+"""Opens NULL: compiles kernels and runs none; its memory holds no data.
 
-For measuring and testing the compiler alone. Reading a result is an error, never a wrong number.
+For measuring and testing the compiler alone. Reading a result raises an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DOC = "compiles kernels and does not run them"
 
 
 class NullHandle:
-    """A piece of memory that is not there."""
+    """Memory without content."""
 
     __slots__ = ("address", "nbytes")
 
@@ -27,7 +27,7 @@ class NullHandle:
 
 
 class NullAllocator(Allocator):
-    """Takes everything, gives nothing back."""
+    """Allocates no memory; writes are discarded, reads raise."""
 
     def alloc(self, nbytes: int) -> NullHandle:
         """A handle on nothing."""
@@ -38,7 +38,7 @@ class NullAllocator(Allocator):
         handle.nbytes = 0
 
     def copyin(self, handle: NullHandle, source: memoryview) -> None:
-        """Forgets the bytes."""
+        """Discards the bytes."""
         return
 
     def copyout(self, target: memoryview, handle: NullHandle) -> None:
@@ -53,7 +53,7 @@ class NullAllocator(Allocator):
         return NullHandle(nbytes)
 
     def can_wrap(self, owner: Any, alignment: int = 1) -> bool:
-        """Memory of others is as good as none."""
+        """Accepts any memory."""
         return True
 
     def wrap(self, owner: Any, nbytes: int) -> NullHandle:
@@ -76,7 +76,7 @@ class NullProgram(Program):
 
 
 class NullBackend(Backend):
-    """A plain SIMD machine of eight threads that is not there."""
+    """A plain SIMD machine with eight threads, which does not exist."""
 
     @property
     def target(self) -> Target:
@@ -93,7 +93,7 @@ class NullBackend(Backend):
 
 
 def no_copy(target: NullHandle, source: NullHandle, nbytes: int) -> bool:
-    """Nothing comes of nothing."""
+    """Copies nothing."""
     return True
 
 

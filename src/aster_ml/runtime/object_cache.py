@@ -1,14 +1,13 @@
-"""A cache of compiled objects on disk, shared by processes: `get(key)`, `put(key, data)`.
+"""Caches compiled objects on disk, shared by processes: `get(key)`, `put(key, data)`.
 
-One file an entry, with a header that says what it has to hold; an entry of several keys is one file
-under several names. An entry that is damaged, cut short
-or of another key counts as missing and is written again. Writers replace a file whole, so a reader
-never sees half of one. A folder that cannot be written costs one warning and nothing else. Keys are
-text that names everything the data depends on; what that is, callers know.
+An entry is a file with a header that contains a checksum and the keys; an entry with several keys
+is one file under several names. A damaged or truncated entry, or one of another key, counts as
+missing and is written again. Writers replace files atomically. An unwritable folder causes one
+warning. A key is text that names all that the data depends on.
 
-What is in here is run, so only files and folders count that belong to this user (or root) and that
-nobody else may write; a folder of another kind is neither read nor written, which costs a warning.
-Anything but a plain file counts as missing, and is not opened in a way that could wait.
+Cached code is executed, so only files and folders of this user (or root) that no other user may
+write to are used; any other folder causes a warning. Anything but a regular file counts as missing,
+and is opened without blocking.
 """
 
 from __future__ import annotations
@@ -35,29 +34,29 @@ from aster_ml.private_files import (
     replace_own,
 )
 
-# magic, digest of all that follows; then how many keys there are, the digest of each, and the data.
+# Magic, digest of the rest; then the number of keys, the digest of each, and the data.
 MAGIC = b"aster-object-2\n\0"
 DIGEST_BYTES, COUNT_BYTES = 16, 4
 HEADER_BYTES = len(MAGIC) + DIGEST_BYTES
 DEFAULT_LIMIT_BYTES = 1 << 30
-# What entries, and the files that become entries, are called.
+# Names of entries, and of temporary files of entries.
 OWN_NAME = re.compile(rf"[0-9a-f]{{{2 * DIGEST_BYTES}}}(\.[0-9a-f-]+{re.escape(TEMPORARY)})?")
 # A temporary file this old was left by a process that died while writing.
 STALE_AFTER_S = 3600
 
 
 def digest_of(key: str) -> bytes:
-    """Digest of a key; a path in it may be of bytes that are no text."""
+    """Digest of a key, which may contain paths with undecodable bytes."""
     return digest(key.encode("utf-8", "surrogatepass"))
 
 
 def digest(data: bytes) -> bytes:
-    """A checksum that no damage and no accident leaves equal."""
+    """A cryptographic checksum."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 def cache_folder() -> Path | None:
-    """The folder of all of Aster's caches: CACHEDIR, else the platform's place for such things.
+    """The folder of all caches of Aster: CACHEDIR, else the platform's cache folder.
 
     None where the user has no home folder.
     """
@@ -70,25 +69,25 @@ def cache_folder() -> Path | None:
             local = os.environ.get("LOCALAPPDATA")
             return (Path(local) if local else Path.home() / "AppData" / "Local") / "aster-ml"
         xdg = os.environ.get("XDG_CACHE_HOME", "")
-        # The XDG specification has relative paths ignored.
+        # The XDG specification ignores relative paths.
         return (Path(xdg) if os.path.isabs(xdg) else Path.home() / ".cache") / "aster-ml"
     except RuntimeError:
         return None
 
 
 class ObjectCache:
-    """The entries in one folder; past `limit_bytes` those that were not used for longest go."""
+    """The entries in one folder; beyond `limit_bytes` the least recently used are evicted."""
 
     def __init__(self, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         self.folder = folder
         self.limit_bytes = limit_bytes
         self.writable = True
-        # Whether the folder is this user's: None as long as it is not there.
+        # Whether the folder is this user's; None while it does not exist.
         self.is_own: bool | None = None
         self.hits = 0
         self.misses = 0
-        # Bytes that may still be written before the folder is measured again; other processes
-        # write too, so the first write measures.
+        # Bytes that may be written before the folder is measured again; the first write measures,
+        # since other processes write too.
         self.allowance = 0
         self.lock = threading.Lock()
 
@@ -97,9 +96,9 @@ class ObjectCache:
         return self.folder / digest_of(key).hex()
 
     def get(self, key: str) -> bytes | None:
-        """The data under `key`, or None when there is none that is whole."""
+        """The data under `key`, or None without an intact entry."""
         key_digest = digest_of(key)
-        # As `path` has it, but of text: making a Path takes as long as reading a small file.
+        # `path` as text: creating a Path takes as long as reading a small file.
         path = os.path.join(self.folder, key_digest.hex())
         try:
             raw = read_own(path, self.limit_bytes) if self.look_at_folder() else None
@@ -110,7 +109,7 @@ class ObjectCache:
             return None
         rest = raw[HEADER_BYTES:]
         if raw[:HEADER_BYTES] != MAGIC + digest(rest):
-            # Nothing that stands in it counts: it may be damaged, or of another form.
+            # The entry is damaged, or of another form.
             self.misses += 1
             return None
         start = COUNT_BYTES + DIGEST_BYTES * int.from_bytes(rest[:COUNT_BYTES], "little")
@@ -122,7 +121,7 @@ class ObjectCache:
         try:
             os.utime(path)
         except OSError:
-            # Another user's folder, or evicted this moment: the data in hand is right all the same.
+            # Another user's folder, or an evicted entry: the data is right all the same.
             self.hits += 1
             return data
         self.hits += 1
@@ -140,7 +139,7 @@ class ObjectCache:
             try:
                 replace_own(first, content)
             except FileNotFoundError:
-                # What is in here is run, so nobody else may write it.
+                # Cached code is executed, so no other user may write to the folder.
                 make_folder(self.folder)
                 self.is_own = True
                 replace_own(first, content)
@@ -158,7 +157,7 @@ class ObjectCache:
                 self.evict()
 
     def look_at_folder(self) -> bool | None:
-        """Tests whether the folder is this user's alone to write; None where there is none."""
+        """Whether only this user may write to the folder; None if it does not exist."""
         if self.is_own is None:
             try:
                 check_folder(self.folder)
@@ -171,25 +170,25 @@ class ObjectCache:
         return self.is_own
 
     def name_too(self, path: str, name: str, content: bytes) -> None:
-        """Gives a file another name: a file of its own takes ten times as long. Raises: OSError."""
+        """Links a file to another name, ten times as fast as another file. Raises: OSError."""
         try:
             os.link(path, name)
         except OSError:
-            # The name is there already, or the folder's file system has no such names.
+            # The name exists already, or the file system has no hard links.
             replace_own(name, content)
 
     def distrust(self, error: UnsafeFolderError) -> None:
-        """Goes on without the folder, and says so once."""
+        """Disables the cache, with one warning."""
         self.is_own = False
         self.warn(f"{self.folder} is not used, since {error.why}")
 
     def refuse(self, error: OSError) -> None:
-        """Goes on without writing, and says so once."""
+        """Disables writing, with one warning."""
         self.writable = False
         self.warn(f"{self.folder} cannot be written ({error.strerror or error})")
 
     def warn(self, why: str) -> None:
-        """Says why this cache does nothing."""
+        """Warns that this cache is disabled, with the reason."""
         warnings.warn(
             f"compiled kernels are not cached: {why}; set CACHEDIR to a folder that only you can "
             "write, or CACHE=0",
@@ -198,8 +197,8 @@ class ObjectCache:
         )
 
     def evict(self) -> None:
-        """Removes the entries longest unused until the folder is within its limit."""
-        # Of each file when it was last used, its size and its names.
+        """Removes the least recently used entries until the folder is within its limit."""
+        # File -> time of last use, size and names.
         files: dict[object, tuple[float, int, list[str]]] = {}
         now = time.time()
         try:
@@ -212,7 +211,7 @@ class ObjectCache:
                     except OSError:
                         continue  # another process removed it between listing and looking
                     if not item.name.endswith(TEMPORARY):
-                        # Some systems number no files: a name is a file then.
+                        # Without file numbers each name counts as a file.
                         file = (found.st_mtime, found.st_size, list[str]())
                         files.setdefault(found.st_ino or item.path, file)[2].append(item.path)
                     elif now - found.st_mtime > STALE_AFTER_S:

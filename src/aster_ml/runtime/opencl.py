@@ -1,8 +1,8 @@
-"""OPENCL: kernels on any device that has an OpenCL driver, through pyopencl.
+"""Opens OPENCL: kernels on any device with an OpenCL driver, through pyopencl.
 
-Finds devices, says what they can do, builds source, keeps memory and launches. A handle is memory
-and a byte offset, because OpenCL lets a sub-buffer start only at some addresses; kernels take
-the two as two arguments (see `renderer/opencl.py`). pyopencl is imported on the first use.
+Finds devices, makes their Targets, builds source, allocates memory and launches kernels. A handle
+is memory and a byte offset, because OpenCL restricts the start of a sub-buffer; kernels take the
+two as two arguments (see `renderer/opencl.py`). pyopencl is imported on the first use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aster_ml.target import GPU, INTEGERS, PLAIN_OPS, Target
 
 DOC = "OpenCL devices: graphics processors, and through PoCL the CPU"
 
-# Functions that every OpenCL device has, of an error that the specification bounds (4 ULP).
+# Functions of every OpenCL device, with an error that the specification bounds (4 ULP).
 BUILT_IN_OPS = PLAIN_OPS | {"EXP2", "LOG2", "SIN", "POW"}
 
 
@@ -77,7 +77,7 @@ def missing() -> str | None:
 
 
 def open_backend(name: str) -> Backend:
-    """The backend of "OPENCL" or "OPENCL:1"; past the last device the numbers start again."""
+    """The backend of "OPENCL" or "OPENCL:1"; numbers wrap around after the last device."""
     number = int(name.partition(":")[2] or 0)
     found = devices()
     return OpenCLBackend(name, found[number % len(found)])
@@ -98,7 +98,7 @@ def probe(device: Any) -> Target:
     if "cl_khr_fp16" in extensions:
         dtype_names.add("float16")
     is_cpu = bool(device.type & cl.device_type.CPU)
-    # A graphics processor runs its lanes as work-items; a SIMD value is worth one wide load there.
+    # A GPU runs lanes as work-items; a SIMD value is only a wide load there.
     bits = 32 * device.native_vector_width_float if is_cpu else 128
     arch = one_word(f"{device.platform.name} {device.name} {device.driver_version}")
     return Target(
@@ -108,7 +108,7 @@ def probe(device: Any) -> Target:
         has_local=True, has_barrier=True,
         max_group=min(device.max_work_group_size, device.max_work_item_sizes[0]),
         local_bytes=device.local_mem_size,
-        # No element of a buffer is beyond 32 bits where no buffer is larger.
+        # 32-bit indices suffice if no buffer is larger than 2 GB.
         index_bits=32 if device.max_mem_alloc_size <= 1 << 31 else 64,
         native_dtypes=frozenset(dtype_names), native_ops=frozenset(BUILT_IN_OPS),
         flushes=frozenset() if keeps_subnormals(device) else frozenset({"float32"}),
@@ -147,7 +147,7 @@ class OpenCLAllocator(PooledAllocator):
         return OpenCLHandle(memory, 0, nbytes)
 
     def free_block(self, handle: OpenCLHandle, nbytes: int) -> None:
-        """Releases the memory object; kernels under way keep it until they are done."""
+        """Releases the memory object; kernels in flight keep it alive."""
         handle.memory.release()
 
     def copyin(self, handle: OpenCLHandle, source: memoryview) -> None:
@@ -159,8 +159,8 @@ class OpenCLAllocator(PooledAllocator):
         self.copy(np.frombuffer(target, np.uint8), handle.memory, src_offset=handle.offset)
 
     def copy(self, target: Any, source: Any, **offset: int) -> None:
-        """A copy that is done when this returns. Raises: OutOfMemoryError; DeviceError."""
-        with told(self.device, "a copy"):
+        """A blocking copy. Raises: OutOfMemoryError; DeviceError."""
+        with translated_errors(self.device, "a copy"):
             binding().enqueue_copy(self.queue, target, source, is_blocking=True, **offset)
 
     def offset(self, handle: OpenCLHandle, byte_offset: int, nbytes: int) -> OpenCLHandle:
@@ -169,12 +169,12 @@ class OpenCLAllocator(PooledAllocator):
 
 
 def keeps_subnormals(device: Any) -> bool:
-    """Whether arithmetic of float32 knows numbers below the least normal one."""
+    """Whether float32 arithmetic has subnormal numbers."""
     return bool(device.single_fp_config & binding().device_fp_config.DENORM)
 
 
 def out_of_memory(name: str, error: Exception) -> OutOfMemoryError:
-    """Many drivers take memory only when it is first used, and report it there."""
+    """The error of a driver that allocates memory at its first use, and fails there."""
     return OutOfMemoryError(
         f"{name} has no room for a buffer that is used for the first time "
         f"({error}); smaller batches would help"
@@ -182,7 +182,7 @@ def out_of_memory(name: str, error: Exception) -> OutOfMemoryError:
 
 
 def failure(name: str, what: str, error: Exception) -> DeviceError | OutOfMemoryError:
-    """A driver's error as ours."""
+    """Translates a driver's error."""
     if isinstance(error, binding().MemoryError):
         return out_of_memory(name, error)
     return DeviceError(
@@ -192,8 +192,8 @@ def failure(name: str, what: str, error: Exception) -> DeviceError | OutOfMemory
 
 
 @contextmanager
-def told(name: str, what: str) -> Iterator[None]:
-    """Drivers' errors as ours. Raises: OutOfMemoryError; DeviceError."""
+def translated_errors(name: str, what: str) -> Iterator[None]:
+    """Translates drivers' errors in the block. Raises: OutOfMemoryError; DeviceError."""
     try:
         yield
     except binding().Error as error:
@@ -209,7 +209,7 @@ class OpenCLEvent(Event):
 
     def wait(self) -> None:
         """Waits for the marker. Raises: DeviceError."""
-        with told(self.name, "waiting for what was launched"):
+        with translated_errors(self.name, "waiting for what was launched"):
             self.event.wait()
 
     def seconds_since(self, earlier: OpenCLEvent) -> float:
@@ -227,14 +227,14 @@ class OpenCLQueue(Queue):
         self.queue = queue
 
     def signal(self) -> OpenCLEvent:
-        """A marker behind all that was put in. Raises: DeviceError."""
-        with told(self.name, "a marker"):
+        """A marker after all enqueued work. Raises: DeviceError."""
+        with translated_errors(self.name, "a marker"):
             return OpenCLEvent(self.name, binding().enqueue_marker(self.queue))
 
     def wait(self, event: Event) -> None:
-        """Lets the device wait where it knows the event, which is one of the same context."""
+        """Lets the device wait for an event of the same context; the host waits for others."""
         if isinstance(event, OpenCLEvent) and event.event.context == self.queue.context:
-            with told(self.name, "a barrier"):
+            with translated_errors(self.name, "a barrier"):
                 binding().enqueue_barrier(self.queue, wait_for=[event.event])
         else:
             event.wait()
@@ -247,14 +247,14 @@ class OpenCLQueue(Queue):
         if same or target.memory.get_info(memory) != source.memory.get_info(memory):
             return False
         places = {"src_offset": source.offset, "dst_offset": target.offset}
-        with told(self.name, "a copy"):
+        with translated_errors(self.name, "a copy"):
             cl.enqueue_copy(self.queue, target.memory, source.memory, byte_count=nbytes, **places)
             self.queue.flush()
         return True
 
     def finish(self) -> None:
         """Waits until the queue is empty. Raises: DeviceError."""
-        with told(self.name, "what was launched"):
+        with translated_errors(self.name, "what was launched"):
             self.queue.finish()
 
 
@@ -320,15 +320,15 @@ class OpenCLBackend(Backend):
 
     @property
     def options(self) -> list[str]:
-        """Division and square root as IEEE has them, where the device can."""
+        """Options for correctly rounded division and square root, if the device has them."""
         cl = binding()
         exact = self.device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
         return ["-cl-fp32-correctly-rounded-divide-sqrt"] if exact else []
 
     def compile(self, source: str) -> bytes:
-        """OpenCL C as the driver's binary, from the disk cache where it is there.
+        """OpenCL C as the driver's binary, from the disk cache if it is there.
 
-        Raises: CompileError with the driver's words.
+        Raises: CompileError with the driver's message.
         """
         options = self.options
         digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
@@ -346,7 +346,7 @@ class OpenCLBackend(Backend):
         cl = binding()
         try:
             with warnings.catch_warnings():
-                # A driver that has anything to say about correct code makes pyopencl warn.
+                # pyopencl warns about any output of the driver's compiler.
                 warnings.simplefilter("ignore", cl.CompilerWarning)
                 return program.build(options=options, devices=[self.device], cache_dir=False)
         except cl.RuntimeError as error:
@@ -362,5 +362,5 @@ class OpenCLBackend(Backend):
             kernel = cl.Kernel(self.build(program, []), name)
         except (cl.LogicError, cl.RuntimeError) as error:
             raise CompileError(f"{self.name}: kernel {name} could not be loaded: {error}") from None
-        # All scalars are 64-bit integers, and saying so lets pyopencl pack them without looking.
+        # All scalars are 64-bit integers; declared dtypes let pyopencl pack them faster.
         return OpenCLProgram(name, kernel, self)

@@ -1,7 +1,7 @@
-"""PYTHON: the device that interprets linear programs, op by op and number by number.
+"""Opens PYTHON: the device that interprets linear programs.
 
-Slow by a factor of thousands, and the measure of all other devices. Its source language is the text
-form of a linear program; what the program means is in `interpreter`.
+Thousands of times slower than other devices, and their reference. Its source language is the text
+form of a linear program, which `interpreter` runs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from aster_ml.uop.print.text import linear_from_text
 
 DOC = "interprets kernels in Python: slow, exact, and checks every access"
 
-# Nothing has to be decomposed: the interpreter has the meaning of every op on every dtype. Some
-# SIMD width is claimed so that kernels have lanes here as they have elsewhere.
+# All ops and dtypes are native. The SIMD width is arbitrary, so that kernels have lanes as on other
+# devices.
 TARGET = Target(
     "PYTHON",
     "python",
@@ -37,7 +37,7 @@ TARGET = Target(
 
 
 class PythonProgram(Program):
-    """A linear program that is run by the interpreter."""
+    """A linear program for the interpreter."""
 
     def __init__(self, linear: Linear) -> None:
         self.name = linear.name
@@ -47,7 +47,7 @@ class PythonProgram(Program):
     def __call__(
         self, handles: tuple[Any, ...], vars: tuple[int, ...] = (), launch: Launch = ONCE
     ) -> None:
-        """Runs to the end. The sizes are those that the program itself names."""
+        """Runs the program, with its own launch sizes."""
         arrays = [self.array_of(p, h) for p, h in zip(self.linear.params, handles, strict=True)]
         self.interpreter.run(arrays, vars)
 

@@ -1,7 +1,7 @@
-"""Keeps what self-tests have found of devices: a file of text for each in the cache folder.
+"""Stores results of device self-tests, a text file each in the cache folder.
 
-Receives the line that names a device with its driver, and the parts of a self-test that passed or
-failed; returns those that passed. What parts there are, and what follows, callers know.
+Receives the key of a device with its driver, and the parts of a self-test that passed or failed;
+returns the parts that passed. Callers know the parts and their consequences.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 from aster_ml.private_files import check_folder, make_folder, own_folder, read_own, replace_own
 from aster_ml.runtime.object_cache import cache_folder
 
-# It rises with what a part of the self-test has to show, and with how kernels of it are made.
+# Increased when the parts of the self-test, or their kernels, change.
 EDITION = 1
-MOST_BYTES = 1 << 16
-# The part that a device with tensor cores which read boxes of tensors has to pass (Hopper).
+MAX_BYTES = 1 << 16
+# The part that enables TMA on a device (Hopper).
 BOXES = "boxes"
 
 
@@ -30,23 +30,20 @@ def path_of(device: str) -> Path | None:
 
 
 def copy_to(folder: Path) -> None:
-    """Lets a process whose cache folder is another one know of the same self-tests."""
+    """Copies all results to another cache folder, for a process that uses it."""
     cache = cache_folder()
     there = None if cache is None else own_folder(cache, "verdicts")
     if there is None or not there.is_dir():
         return
     make_folder(folder / "verdicts")
     for path in there.glob("*.txt"):
-        content = read_own(str(path), MOST_BYTES)
+        content = read_own(str(path), MAX_BYTES)
         if content is not None:
             replace_own(str(folder / "verdicts" / path.name), content)
 
 
 def keep_verdicts(device: str, parts: Mapping[str, bool]) -> Path:
-    """Writes down which parts have passed; returns the file.
-
-    Raises: OSError where it cannot be kept.
-    """
+    """Writes which parts have passed; returns the file. Raises: OSError."""
     path = path_of(device)
     if path is None:
         raise FileNotFoundError("there is no home folder to keep it in; set CACHEDIR")
@@ -66,13 +63,13 @@ def keep_verdicts(device: str, parts: Mapping[str, bool]) -> Path:
 
 
 def passed_parts(device: str) -> frozenset[str]:
-    """The parts that a device has passed; none where nothing is known of it."""
+    """The parts that a device has passed; empty without a result."""
     path = path_of(device)
     if path is None:
         return frozenset()
     try:
         check_folder(path.parent)
-        content = read_own(str(path), MOST_BYTES)
+        content = read_own(str(path), MAX_BYTES)
         lines = [] if content is None else content.decode().splitlines()
     except (OSError, UnicodeDecodeError):
         return frozenset()

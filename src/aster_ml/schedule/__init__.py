@@ -1,1 +1,1 @@
-"""From a graph of tensors to an ordered list of kernels; knows no devices and renders nothing."""
+"""Turns a tensor graph into an ordered list of kernels; knows no devices and renders nothing."""

@@ -23,7 +23,7 @@ from aster_ml.uop.ops import BodyArg, Ops, ParamArg
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 AFTER, BIND, BUFFER, CAST = Ops.AFTER, Ops.BIND, Ops.BUFFER, Ops.CAST
-CONTIGUOUS, DETACH, IOTA = Ops.CONTIGUOUS, Ops.DETACH, Ops.IOTA
+CONTIGUOUS, CUSTOM_GRADIENT, IOTA = Ops.CONTIGUOUS, Ops.CUSTOM_GRADIENT, Ops.IOTA
 NAME, PARAM = Ops.NAME, Ops.PARAM
 
 
@@ -108,7 +108,7 @@ def closed_body(
                     if stored is not None and stored is not s:
                         stands[s] = stored
                         src = (stored,)
-                    elif op is NAME or (op is DETACH and len(src) > 1):
+                    elif op is NAME or op is CUSTOM_GRADIENT:
                         # What its gradient is, and whose value it is, gradients alone ask.
                         stands[s] = src[0]
                         src = src[:1]

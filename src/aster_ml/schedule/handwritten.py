@@ -1,7 +1,7 @@
-"""Hands kernels that are written by hand to the plug-in that knows their language.
+"""Passes hand-written kernels to the plug-in that translates their language.
 
-Receives the SINK that a kernel's author returns, of `Ops` and `Dialect`; returns it in kernel form.
-A plug-in translates (`plugins.ask("translate", sink)`); a kernel that has the form stays as it is.
+Receives the SINK of a hand-written kernel, of `Ops` and `Dialect`; returns it in kernel form. A
+plug-in translates it (`plugins.ask("translate", sink)`); a kernel in kernel form stays unchanged.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from aster_ml.uop.ops import MOVEMENT, KernelArg, Ops, RunArg
 
 @dataclass(frozen=True)
 class Handwritten:
-    """A translated kernel; PARAM i of it is argument `slots[i]` of its author's function.
+    """A translated kernel; its PARAM i is argument `slots[i]` of the author's function.
 
-    `values` are those of the variables that its author has bound.
+    `values` are the values of bound variables.
     """
 
     ast: UOp
@@ -39,7 +39,7 @@ def as_kernel(sink: UOp) -> UOp:
 
 
 def is_foreign(u: UOp) -> bool:
-    """Whether a node has no place in a kernel of Aster's own form."""
+    """Whether kernel form does not allow a node."""
     if u.op in (Ops.LOAD, Ops.STORE):
         return u.src[0].op is not Ops.INDEX
     return (
@@ -55,7 +55,7 @@ def is_foreign(u: UOp) -> bool:
 def translated(sink: UOp) -> Handwritten:
     """A hand-written kernel in Aster's kernel form.
 
-    Raises: UnsupportedError where no plug-in translates; what the plug-in raises for no kernel.
+    Raises: UnsupportedError where no plug-in translates; the plug-in's errors.
     """
     found = ask("translate", sink)
     if found is MISSING:

@@ -1,7 +1,6 @@
-"""Write-after-read hazards: values that a write would destroy too early are stored before it.
+"""Resolves write-after-read hazards: stores a value before a write destroys its source.
 
-Receives bodies; returns bodies in which a value that would be destroyed too early is stored
-beforehand.
+Receives a body and a hazard that ordering has found; returns a body without the hazard.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from aster_ml.uop.ops import Ops
 
 
 class Happened(int):
-    """A set of STOREs, one bit each: each of n writes to one memory comes after all before it.
+    """A set of STOREs as a bit set: the n-th write to memory comes after all earlier ones.
 
-    `number` has the bit of each STORE. Two sets are compared and joined where both are of one
-    `Effects`, or empty. A number, which is hashed and compared without a call.
+    `number` has the bit of each STORE. Two sets can be compared and joined if both belong to the
+    same `Effects`, or are empty. An int hashes and compares without a Python call.
     """
 
     number: dict[UOp, int]
@@ -31,7 +30,7 @@ class Happened(int):
 
     @property
     def bits(self) -> int:
-        """The bits, as a number."""
+        """The bits as an int."""
         return int(self)
 
     def __contains__(self, store: UOp | None) -> bool:
@@ -46,7 +45,7 @@ class Happened(int):
         return {s for s, bit in self.number.items() if self.bits >> bit & 1}
 
     def is_part_of(self, other: Happened) -> bool:
-        """Whether all of these are among others."""
+        """Whether this is a subset of another set."""
         return not self.bits & ~other.bits
 
 
@@ -61,21 +60,21 @@ class Version(NamedTuple):
 
 
 class Effects:
-    """For STOREs, all that have happened once they have: they, and what their targets see."""
+    """For STOREs, the set of STOREs that have happened after them: with all earlier ones."""
 
     def __init__(self) -> None:
         self.known: dict[UOp, int] = {}
         self.number: dict[UOp, int] = {}
 
     def of(self, stores: tuple[UOp, ...]) -> Happened:
-        """The STOREs and all before them."""
+        """The STOREs and all STOREs before them."""
         bits = 0
         for s in stores:
             bits |= self.bits_below(s)
         return Happened(bits, self.number)
 
     def below(self, root: UOp) -> Happened:
-        """The STOREs at and below a STORE, a target or an AFTER, along the memory alone."""
+        """The STOREs at and below a STORE, a target or an AFTER, along memory only."""
         return Happened(self.bits_below(root), self.number)
 
     def set_of(self, stores: Iterable[UOp]) -> Happened:
@@ -106,20 +105,20 @@ class Effects:
 
 
 def base_param(u: UOp) -> UOp:
-    """The PARAM behind views and effects."""
+    """The PARAM below views and effects."""
     while u.op is not Ops.PARAM:
         u = u.src[0]
     return u
 
 
 def snapshot_value(body: UOp, value: UOp) -> UOp:
-    """The body with `value` stored apart before any STORE of it reaches its target."""
+    """The body with `value` stored to a temporary before any STORE of it reaches its target."""
     changes = {}
     for u in toposort(body):
         if u.op is Ops.STORE and u.src[1] is value:
             if value.op is Ops.COPY:
                 raise InternalError(f"effects: {value!r} collides although it is stored apart")
-            # What is memory, or laid out there, is the same memory when it is asked for once more.
+            # CONTIGUOUS of memory would be the same memory again.
             if value.op is Ops.CONTIGUOUS or value.base.op in (Ops.PARAM, Ops.AFTER):
                 apart = value.copy_to(str(base_param(u).arg.device))
             else:
@@ -129,10 +128,10 @@ def snapshot_value(body: UOp, value: UOp) -> UOp:
 
 
 def snapshot_version(body: UOp, version: Version) -> UOp:
-    """The body in which whoever wants this content of memory reads a copy of it.
+    """The body in which readers of this content of memory read a copy of it.
 
-    Only targets of STOREs, and what an AFTER stands for, keep the memory itself. With every version
-    of all memory copied, what is left to order is the order in which the program was written.
+    Only targets of STOREs, and memory below an AFTER, keep the memory itself. If every version of
+    all memory is copied, program order is a valid order.
     """
     effects, wanted = Effects(), version.after.stores()
     new: dict[UOp, UOp] = {}
@@ -153,7 +152,7 @@ def snapshot_version(body: UOp, version: Version) -> UOp:
 
 
 def keep_place(u: UOp, new: dict[UOp, UOp]) -> UOp:
-    """A place to write to: the memory itself under its views; effects on it updated."""
+    """The target of a write: the memory itself under its views, with updated effects."""
     stack: list[UOp] = []
     while u.op is not Ops.PARAM:
         stack.append(u)

@@ -1,7 +1,7 @@
 """Defines the parts of a schedule: steps and the memory they need, ordered or not yet.
 
-`Schedule`, `Step` and `Slot` go to whoever runs them; `Draft` and `Part` pass between the modules
-that cut, merge and order kernels. Records alone.
+`Schedule`, `Step` and `Slot` go to the engine; `Draft` and `Part` pass between the modules that
+cut, fuse and order kernels. Records only.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class Slot(NamedTuple):
     size: int
     dtype: DType
     device: str
-    # Why it is there, of a temporary.
+    # Why a temporary is stored.
     why: str = ""
 
 
 @dataclass
 class Step:
-    """One thing to do.
+    """A step of a schedule.
 
     `kind` is "kernel" (run `ast` on the slots), "copy" (slots[1] into slots[0]) or "view" (slots[0]
     shows slots[1] from byte `offset`). `offset` of a copy is that of its source, in bytes.
@@ -39,7 +39,7 @@ class Step:
     device: str = ""
     offset: int = 0
     nbytes: int = 0
-    # Calls of Tensor methods that it comes from, while TRACEMETA is set.
+    # Calls of Tensor methods that it computes, if TRACEMETA is set.
     metadata: tuple[Any, ...] = ()
 
 
@@ -47,14 +47,14 @@ class Step:
 class Schedule:
     """Steps in order; `slots` lists the arguments first, then temporaries.
 
-    `bound` is for whoever runs it: what follows from the steps under some settings.
+    `bound` is for the engine: results derived from the steps under some settings.
     """
 
     steps: list[Step]
     slots: list[Slot]
     n_args: int
     written: frozenset[int] = frozenset()
-    # Those of the written arguments that had a value before.
+    # Written arguments that had a value before.
     overwritten: frozenset[int] = frozenset()
     # Arguments that are one number everywhere, which no step fills.
     numbers: dict[int, Any] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Schedule:
     nbytes: int = 0
 
     def equals(self, other: Schedule) -> bool:
-        """Whether another schedule does the same, in the same order, to memory of the same form."""
+        """Whether another schedule has the same steps on memory of the same form."""
         if self is other:
             return True
         mine, others = [
@@ -74,7 +74,7 @@ class Schedule:
                 schedule.n_args,
                 schedule.written,
                 schedule.overwritten,
-                # Floats by their digits: NaN equals itself, and zeros have signs.
+                # Floats as text: NaN equals itself, and zeros have signs.
                 {slot: repr(number) for slot, number in schedule.numbers.items()},
             )
             for schedule in (self, other)
@@ -83,13 +83,13 @@ class Schedule:
 
 
 class FinalKernel(NamedTuple):
-    """A kernel that is known before the rest of its body is planned, and its device."""
+    """A kernel that is final before the rest of its body is planned, and its device."""
 
     ast: UOp
     device: str
 
 
-# A slot, and the STOREs that have to have happened.
+# A slot, and the STOREs that must happen before.
 Read = tuple[int, Happened]
 
 
@@ -102,7 +102,7 @@ class Part(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """Leaf of an expression: a slot, and the time at which its memory is read."""
+    """Leaf of an expression: a slot, and the STOREs before its read."""
 
     slot: int
     memory: Any
@@ -110,13 +110,12 @@ class Leaf(NamedTuple):
 
 @dataclass(eq=False)
 class Draft:
-    """A step before it is ordered: what it reads, and behind which STOREs.
+    """A step before it is ordered: its reads, and the STOREs that they come after.
 
-    A kernel is a draft of its parts over `ranges` until it is closed. An `alone` one stores where
-    its data says, or runs as somebody has asked (`info`), so no other may run inside its loops. Of
-    one that is `kept`, the memory was asked for: its readers read it there. What the leaves of its
-    expressions stand for is said for each draft apart, so that drafts made alike have the very same
-    expressions.
+    A kernel is a draft of its parts over `ranges` until it is closed. An `alone` kernel stores at
+    indices that depend on data, or was scheduled by hand (`info`), so no other fuses with it. The
+    memory of a `kept` one was requested: its readers read that memory. Each draft maps the leaves
+    of its expressions to slots, so that equal drafts have identical expressions.
     """
 
     step: Step
@@ -151,7 +150,7 @@ class Draft:
 class HazardError(Exception):
     """A kernel would read memory that it or an earlier one has overwritten.
 
-    `value` is the node to store beforehand, or `version` the content to copy while it is there.
+    `value` is the node to store beforehand, or `version` the content to copy beforehand.
     """
 
     def __init__(self, value: UOp | None = None, version: Version | None = None) -> None:

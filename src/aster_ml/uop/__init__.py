@@ -1,4 +1,4 @@
-"""The graph: ops, nodes, patterns, rewriting, and the meaning of every op."""
+"""Defines the graph: ops, nodes, patterns, rewriting, and the meaning of every op."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The dialect: ops for kernels that are written by hand and that Aster expresses otherwise.
+"""Defines ops of hand-written kernels that Aster expresses otherwise.
 
-A node of the dialect is a `UOp` whose op stands in `Dialect` instead of `Ops`; both kinds mix in
-one graph. A plug-in (`plugins.ask("translate")`) turns such a graph into Aster's kernel form before
-anything else looks at it, so no pass, renderer or runtime knows these ops. `Ops` has them as
-attributes that are no members. What each becomes:
+A node of the dialect is a `UOp` whose op is in `Dialect` instead of `Ops`; both kinds mix in one
+graph. A plug-in (`plugins.ask("translate")`) first translates such a graph to Aster's kernel form,
+so passes, renderers and runtimes never see these ops. They are attributes of `Ops`, but not
+members. Translations:
 
 | dialect | meaning | becomes |
 |---|---|---|
@@ -17,14 +17,14 @@ attributes that are no members. What each becomes:
 | GROUP | all of its sources | each of them in its place |
 | NOOP | nothing | nothing |
 | INVALID | an index that touches no memory | a gate of the LOAD or STORE |
-| IF, ENDIF | what stands between them runs where src[0] holds | gates of the STOREs |
+| IF, ENDIF | the nodes between them run where src[0] holds | gates of the STOREs |
 | UNIQUE | a number unlike any other (`arg`) | nothing: a BUFFER has one |
 | REDUCE_AXIS | src[0] folded over axes, `arg` = (op, axes) | REDUCE of the tensor stage |
 
-Beside these, ops that both have take a looser form: INDEX stands for the LOAD of what it indexes,
-may name fewer axes than there are (the rest are kept), and its index may be of any integer dtype;
-DEFINE_LOCAL has a name or number as argument and a pointer as dtype; END may close an AFTER, a
-GROUP or another END; AFTER may name a RANGE, which says that the value is read anew in each turn.
+Common ops have a looser form here: an INDEX may stand for its LOAD, may have fewer indices than
+axes (the other axes are kept), and indices of any integer dtype; DEFINE_LOCAL has a name or number
+as argument and a pointer as dtype; END may close an AFTER, a GROUP or another END; AFTER may name a
+RANGE, so that the value is read again in each iteration.
 """
 
 from __future__ import annotations
@@ -57,5 +57,5 @@ class DialectOps(IntEnum):
     __str__ = __repr__
 
 
-# A node's op is declared to be of `Ops`, which is what it is from translation on.
+# `UOp.op` is typed as `Ops`, which is right after translation; hence Any.
 Dialect: Any = DialectOps

@@ -1,8 +1,8 @@
-"""The meaning of every elementwise op on Python numbers, and of scalar expressions made of them.
+"""Evaluates elementwise ops and scalar expressions on Python numbers: the meaning of every op.
 
 Receives Python values (ints, floats, bools) with their dtypes and returns such values: integers
-wrap, floats round once to their dtype, index arithmetic is exact and divides downwards. This is the
-definition that constant folding, the interpreter and the rule tests share. Memory and tensors do
+wrap, floats round once to their dtype, index arithmetic is exact and its division rounds down.
+Constant folding, the interpreter and the rule tests share this definition. Memory and tensors do
 not belong here.
 """
 
@@ -26,7 +26,7 @@ BITCAST, CAST = Ops.BITCAST, Ops.CAST
 
 
 def round_exact(value: Fraction, dtype: DType) -> float:
-    """An exact value rounded once to a float dtype, never by way of a second rounding."""
+    """An exact value rounded to a float dtype, without double rounding."""
     try:
         near = float(value)
     except OverflowError:
@@ -35,7 +35,7 @@ def round_exact(value: Fraction, dtype: DType) -> float:
         return round_float(near, dtype)
     exact = Fraction(near)
     if exact != value:
-        # Rounding to odd first keeps what the second rounding needs to know of the rest.
+        # Rounding to odd first makes the second rounding correct.
         other = math.nextafter(near, math.inf if exact < value else -math.inf)
         near = near if math.frexp(near)[0] * 2**53 % 2 == 1 else other
     return round_float(near, dtype)
@@ -71,7 +71,7 @@ def sine(x: float) -> float:
 
 
 def trunc(x: Any) -> Any:
-    """Rounded towards zero; zeros keep their sign, what is not finite stays."""
+    """Rounded towards zero; zeros keep their sign, infinities and NaN stay."""
     if x.__class__ is not float:
         return x
     return math.copysign(float(math.trunc(x)), x) if math.isfinite(x) else x
@@ -87,7 +87,7 @@ def maximum(x: Any, y: Any) -> Any:
 
 
 def integer_divide(dtype: DType, x: int, y: int) -> int:
-    """IDIV: towards zero, of index dtype downwards; 0 when `y` is 0."""
+    """IDIV: rounded towards zero, for index dtype rounded down; 0 when `y` is 0."""
     if y == 0:
         return 0
     return x // y if dtype is dtypes.index else cdiv(x, y)
@@ -97,7 +97,7 @@ def power(dtype: DType, x: Any, y: Any) -> Any:
     """C's pow on floats; on ints exact, negative exponents rounded towards zero."""
     if dtype.kind != "float":
         if y >= 0:
-            # Only the low bits of a wrapping result are kept, so huge powers stay cheap.
+            # Modular power: only the low bits of a wrapping result are kept.
             return (
                 x**y
                 if dtype is dtypes.index or dtype is dtypes.bool
@@ -153,7 +153,7 @@ def threefry(counter: int, key: int) -> int:
 
 
 def dot(dtype: DType, x: int, y: int) -> Any:
-    """DOT: products of the narrow elements of two words, added up."""
+    """DOT: the sum of products of the narrow elements of two words."""
     if dtype.kind == "float":
         a, b = (parts(word, 16, dtypes.uint16, dtypes.bfloat16) for word in (x, y))
         return a[0] * b[0] + a[1] * b[1]
@@ -188,7 +188,7 @@ def multiply_add(dtype: DType, x: Any, y: Any, z: Any) -> Any:
     return round_exact(exact, dtype) if exact != 0 else plain
 
 
-# From here on float32 is infinite.
+# The least number that overflows float32.
 FLOAT32_END = 2.0**128
 
 # Op -> its value on operands of the result's dtype, before it is rounded or wrapped to that dtype.
@@ -236,20 +236,20 @@ def evaluate(op: Ops, dtype: DType, operands: tuple[Any, ...], source_dtypes: An
         if source.kind in ("int", "uint", "index") and dtype.kind == "float":
             return round_exact(Fraction(value), dtype)
         if dtype is dtypes.index and source.kind == "float":
-            # Index has no bounds to saturate at; those of the widest integer serve.
+            # index is unbounded, so a float saturates at the bounds of int64.
             return cast_value(value, source, dtypes.int64)
         return cast_value(value, source, dtype)
     if op is BITCAST:
         return bitcast_value(operands[0], source_dtypes[0], dtype)
     value = MEANING[op](dtype, *operands)
     if dtype in dtypes.fp8s:
-        # Computed in float32, whose overflow is none of fp8.
+        # Computed in float32, whose overflow differs from that of fp8.
         if value == value and not abs(value) < FLOAT32_END:
             value = math.copysign(math.inf, value)
     return truncate(value, dtype)
 
 
-# What a REDUCE of no values gives.
+# Op -> the value of an empty REDUCE.
 IDENTITY: dict[Ops, Callable[[DType], Any]] = {
     Ops.ADD: lambda d: dtypes.as_const(0, d),
     Ops.MUL: lambda d: dtypes.as_const(1, d),
@@ -260,12 +260,12 @@ IDENTITY: dict[Ops, Callable[[DType], Any]] = {
 
 
 def identity_of(op: Ops, dtype: DType) -> Any:
-    """The value that a reduction by `op` starts from: combined with x it gives x."""
+    """The identity element of a reduction by `op`."""
     return IDENTITY[op](dtype)
 
 
 def evaluate_reduce(u: UOp, values: Mapping[UOp, Any]) -> Any:
-    """A kernel-stage REDUCE: its value folded over its ranges, the last one fastest."""
+    """The value of a kernel-stage REDUCE: folded over its ranges, the last one fastest."""
     sizes = [range(evaluate_expr(r.src[0], values)) for r in u.src[1:]]
     result = identity_of(u.arg.op, u.dtype)
     dts = (u.dtype, u.dtype)
@@ -278,7 +278,7 @@ def evaluate_reduce(u: UOp, values: Mapping[UOp, Any]) -> Any:
 def evaluate_expr(u: UOp, values: Mapping[UOp, Any]) -> Any:
     """The value of a scalar expression, given those of its ranges, variables and loads.
 
-    Raises: ArgumentError naming a leaf that `values` lacks; InternalError for what is no value.
+    Raises: ArgumentError naming a leaf that `values` lacks; InternalError for a node without value.
     """
     known: dict[UOp, Any] = {}
     order = toposort(u, enter=lambda s: s not in values and s.op not in STOPS)
@@ -301,7 +301,7 @@ def evaluate_expr(u: UOp, values: Mapping[UOp, Any]) -> Any:
     return known[u]
 
 
-# What a scalar expression takes its values from; nothing below them is looked at.
+# Ops whose values are given; nothing below them is evaluated.
 LEAVES = frozenset({Ops.RANGE, Ops.DEFINE_VAR, Ops.LOAD, Ops.INDEX})
 STOPS = LEAVES | {Ops.REDUCE, Ops.BIND}
 ABOVE["evaluate"] = evaluate_expr

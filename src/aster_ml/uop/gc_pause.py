@@ -5,33 +5,33 @@ again and again; what modules define stays. What is dropped goes at once, by its
 references, as ever. Where a block leaves many objects they count as old at once: the next search
 for young circles would go through all of them.
 
-A program's own circles are found as soon as without such blocks. A small block leaves the counts of
-the search as they are, so it comes when it is due, after the block. A large one starts them anew
-and hides the young circles of others among the old, so the objects that it moved are counted, and
-all are searched when there are as many as would have brought such a search about.
+Cycles of the program are collected as early as without such blocks. A small block leaves the
+collector's counters unchanged, so a collection that is due runs after the block. A large one resets
+the counters and moves young cycles of others to the oldest generation; so moved objects are
+counted, and a full collection runs at the count at which Python would have run one.
 """
 
 from __future__ import annotations
 
 import gc
 
-# New objects past which a block is large.
+# A block with more new objects is large.
 LARGE = 10_000
-# Objects that an interpreter itself puts aside as it starts, at most (375 in Python 3.12).
+# Largest number of objects that an interpreter itself freezes at its start (375 in Python 3.12).
 OF_PYTHON = 1000
-# Python looks at all objects when a part of this size has come to the old ones since the last time.
+# Python runs a full collection when old objects have grown by 1 / NEW_PART since the last one.
 NEW_PART = 4
 
 
 class Moved:
-    """Count of objects that have become old unseen, and the count that starts a full collection."""
+    """Counts objects moved to the oldest generation, and decides when a full collection runs."""
 
     def __init__(self) -> None:
         self.count = 0
         self.most = 0
 
     def note(self, count: int) -> None:
-        """So many more; searches when that is due."""
+        """Adds to the count; collects when that is due."""
         self.count += count
         if self.count > max(self.most, least_moved()):
             self.count = 0
@@ -43,15 +43,15 @@ MOVED = Moved()
 
 
 def least_moved() -> int:
-    """After how many new objects Python looks at all of them at the earliest."""
+    """The least number of new objects after which Python runs a full collection."""
     young, middle, old = gc.get_threshold()
     return young * max(middle, 1) * max(old, 1)
 
 
 class uncollected:
-    """A `with` block without the search, unless it rests already."""
+    """A `with` block without garbage collection, unless it is disabled already."""
 
-    # A class: the generator of a context manager costs three calls more, at each small schedule.
+    # A class: a generator-based context manager costs three more calls for each small schedule.
     def __enter__(self) -> None:
         self.was_on = gc.isenabled()
         gc.disable()
@@ -61,9 +61,9 @@ class uncollected:
             return
         young, middle, _ = gc.get_count()
         moved = 0
-        # What others have put aside stays there.
+        # Objects that others have frozen stay frozen.
         if young > LARGE and gc.get_freeze_count() <= OF_PYTHON:
-            # Out of all generations, and back into the oldest.
+            # Moves all objects to the oldest generation.
             gc.freeze()
             gc.unfreeze()
             moved = young + middle * gc.get_threshold()[0]

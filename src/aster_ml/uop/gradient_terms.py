@@ -1,12 +1,12 @@
-"""Terms of a gradient, simplified while they are built: numbers folded, factors and signs gathered.
+"""Simplifies terms of a gradient while they are built: folds numbers, factors and signs.
 
 Receives and returns nodes of the tensor stage. A term that is one number everywhere is a CONST
-without axes, which stands beside any shape. Gathering looks into terms only, never into nodes of
-the graph that is differentiated: those stay whole, so that what is stored is read, and so that the
-result can be differentiated for each of them again.
+without axes, which broadcasts to any shape. Factors are collected within terms only, never within
+nodes of the differentiated graph: those stay unchanged, so that stored values are read, and the
+result can be differentiated with respect to them again.
 
-With EXACT=1 only what keeps every NaN, infinity, sign of zero and rounding is done: signs are
-gathered, factors are not, and 0 is a number like others.
+With EXACT=1 every NaN, infinity, sign of zero and rounding is kept: signs are collected, factors
+are not, and 0 is not special.
 """
 
 from __future__ import annotations
@@ -21,24 +21,21 @@ from aster_ml.uop.infer import Shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
-# Factors are gathered while their product stays far from overflow and underflow, float16 included.
-LEAST_FACTOR, GREATEST_FACTOR = 1e-4, 1e4
-# A factor goes below these, where there are fewer elements, or as many.
+# Factors are collected while their product stays far from overflow and underflow, also in float16.
+MIN_FACTOR, MAX_FACTOR = 1e-4, 1e4
+# A factor moves below these ops, where there are fewer elements, or as many.
 SAME_ELEMENTS = frozenset({Ops.EXPAND, Ops.RESHAPE})
 
 
 def is_number(u: UOp) -> bool:
-    """Whether `u` is a plain number; a constant with a device is a tensor, whose gradient may be
-    asked for.
-    """
+    """Whether `u` is a number; a constant with a device is a tensor, which may have a gradient."""
     return u.op is Ops.CONST and not u.src
 
 
 class Term:
-    """A node that is part of a gradient; `known` are the nodes that are not looked into.
+    """A node that is part of a gradient; nodes in `known` are not taken apart.
 
-    `answer`, once it is asked for, is a CALL and what its author's function gives for this gradient
-    of it.
+    `answer` caches a CALL with the result of its `grad_fxn` for this gradient.
     """
 
     __slots__ = ("answer", "known", "node")
@@ -49,11 +46,11 @@ class Term:
         self.known = known
 
     def of(self, node: UOp) -> Term:
-        """Another term beside this one."""
+        """A term of another node, with the same `known`."""
         return self if node is self.node else Term(node, self.known)
 
     def number(self, value: Any) -> Term:
-        """A number as our dtype holds it."""
+        """A number in the dtype of the term."""
         return self.of(UOp.const(self.node.dtype, truncate(value, self.node.dtype)))
 
     @property
@@ -67,27 +64,27 @@ class Term:
         return is_number(self.node) and self.node.arg == 0
 
     def may_open(self, op: Ops) -> bool:
-        """Whether the term is a node of this op that may be looked into."""
+        """Whether the term is a node of this op that may be taken apart."""
         return self.node.op is op and self.node not in self.known
 
     @property
     def has_factor(self) -> bool:
-        """Whether the term is something times a number."""
+        """Whether the term is a product with a number."""
         return self.may_open(Ops.MUL) and is_number(self.node.src[1])
 
     # arithmetic
 
     def scale(self, factor: float) -> Term:
-        """The term times a number, gathered with factors and signs that it has already.
+        """The term times a number, merged with its factors and signs.
 
-        A sign goes into a number always, being exact; a factor while the product stays in bounds.
+        A sign is always merged, being exact; a factor while the product stays in bounds.
         """
         if factor == 1 or (self.is_zero and not EXACT):
             return self
         if factor == 0 and not EXACT:
             return self.number(0)
         u, known = self.node, self.known
-        # Movements that the factor goes below, the outermost first.
+        # Movement ops that the factor moves below, the outermost first.
         above: list[UOp] = []
         while u not in known and factor != 1:
             if u.op in SAME_ELEMENTS:
@@ -96,10 +93,10 @@ class Term:
                 factor = -factor
             elif u.op is Ops.MUL and is_number(u.src[1]):
                 both = u.src[1].arg * factor
-                near = LEAST_FACTOR < abs(both) < GREATEST_FACTOR and not EXACT
+                near = MIN_FACTOR < abs(both) < MAX_FACTOR and not EXACT
                 if abs(factor) != 1 and not near:
                     break
-                # A factor and its reciprocal, each rounded, are one where the dtype cannot tell.
+                # A factor times its reciprocal counts as 1 if it rounds to 1.
                 factor = 1.0 if truncate(both, u.dtype) == 1 else both
             else:
                 break
@@ -115,7 +112,7 @@ class Term:
         return self.of(u)
 
     def __neg__(self) -> Term:
-        """The sign goes into a number where there is one."""
+        """The negated term; a number factor takes the sign."""
         return self.scale(-1.0)
 
     def __add__(self, other: Term) -> Term:
@@ -144,7 +141,7 @@ class Term:
         if is_number(x) and x.arg != 0:
             if self.is_number:
                 return self.number(self.node.arg / x.arg)
-            # The reciprocal of a power of two is exact; beside a factor it costs no rounding more.
+            # The reciprocal of a power of two is exact; merged with a factor it adds no rounding.
             exact = (
                 abs(math.frexp(x.arg)[0]) == 0.5 and abs(truncate(1 / x.arg, x.dtype)) < math.inf
             )
@@ -153,7 +150,7 @@ class Term:
         return self.of(self.node.alu(Ops.FDIV, x))
 
     def where(self, condition: UOp, other: Term | None = None) -> Term:
-        """The term where the condition holds, else another one (by default 0)."""
+        """The term where the condition holds, else `other` (by default 0)."""
         rest = UOp.const(self.node.dtype, 0) if other is None else other.node
         return self if rest is self.node else self.of(condition.alu(Ops.WHERE, self.node, rest))
 
@@ -164,7 +161,7 @@ class Term:
     # dtype and shape
 
     def convert(self, dtype: DType) -> Term:
-        """The term as `dtype`; there and back through a wider type is no conversion."""
+        """The term as `dtype`; a round trip through a wider type is removed."""
         u = self.node
         if u.dtype is dtype:
             return self
@@ -177,7 +174,7 @@ class Term:
         return self.of(u.cast(dtype))
 
     def move(self, op: Ops, arg: Any) -> Term:
-        """A movement of the elements; a number stays one."""
+        """The term under a movement op; a number stays unchanged."""
         return self if self.is_number else self.of(self.node._mop(op, arg))
 
     def reshape(self, shape: Shape) -> Term:
@@ -190,7 +187,7 @@ class Term:
         return self.of(u if u.shape == shape else u._mop(Ops.RESHAPE, shape))
 
     def spread(self, shape: Shape) -> Term:
-        """The term with this shape; its own sizes are the same or 1, or it has no axes."""
+        """The term broadcast to this shape; its sizes are equal or 1, or it has no axes."""
         u = self.node
         if u.shape == shape:
             return self
@@ -199,9 +196,9 @@ class Term:
         return self.of(u if u.shape == shape else u._mop(Ops.EXPAND, shape))
 
     def total(self, axes: tuple[int, ...]) -> Term:
-        """Sum over `axes`, which stay with size 1; halves are added up in float32.
+        """Sum over `axes`, which stay with size 1; float16 is summed in float32.
 
-        Factors and signs go behind the sum, which has fewer elements.
+        Factors and signs move after the sum, which has fewer elements.
         """
         term = self
         factors: list[float] = []
@@ -217,5 +214,5 @@ class Term:
 
 
 def moved(u: UOp, source: UOp) -> UOp:
-    """The movement `u` of another source."""
+    """The movement op `u` applied to another source."""
     return UOp(u.op, source.dtype, (source, *u.src[1:]), u.arg)

@@ -1,4 +1,4 @@
-"""Walks over graphs: order, consumers, substitution, search. All of them iterative."""
+"""Walks graphs iteratively: topological order, consumers, substitution, search."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def toposort(
     enter: Callable[[UOp], bool] | None = None,
     done: dict[UOp, None] | None = None,
 ) -> dict[UOp, None]:
-    """Every node below the roots (and they), sources first.
+    """Every node at and below the roots, sources first.
 
-    `enter` says whether to go below a node; the node itself is listed either way. With `done`, an
-    order that other roots have had, what is not in it yet is added to it.
+    `enter` decides whether to go below a node; the node itself is listed either way. Nodes are
+    appended to `done`, the order of other roots, if it is given.
     """
     done = {} if done is None else done
     for root in roots:
@@ -33,7 +33,7 @@ def toposort(
         if enter is not None and not enter(root):
             done[root] = None
             continue
-        # Nodes that are entered, each with those of its sources that are left.
+        # Entered nodes, each with its remaining sources.
         stack: list[tuple[UOp, Iterator[UOp]]] = []
         u, left = root, iter(root.src)
         while True:
@@ -55,7 +55,7 @@ def toposort(
 
 
 def consumers(order: Iterable[UOp]) -> dict[UOp, list[UOp]]:
-    """For each node of the order, the nodes of the order that have it as a source, once each."""
+    """Node -> the nodes of the order that have it as a source, once each."""
     result: dict[UOp, list[UOp]] = {}
     for u in order:
         result.setdefault(u, [])
@@ -67,7 +67,7 @@ def consumers(order: Iterable[UOp]) -> dict[UOp, list[UOp]]:
 def substitute(
     root: UOp, changes: dict[UOp, UOp], enter: Callable[[UOp], bool] | None = None
 ) -> UOp:
-    """`root` with nodes replaced; what stands below a replaced node is not looked at."""
+    """`root` with nodes replaced; nodes below a replaced node are not visited."""
     return substitute_all([root], changes, enter)[0]
 
 
@@ -105,7 +105,7 @@ def substitute_all(
 
 
 def without_names(root: UOp) -> UOp:
-    """The value, whichever tensors name it and what it is made of."""
+    """`root` without NAME nodes."""
     order = toposort(root)
     if not any([u.op is Ops.NAME for u in order]):
         return root
@@ -123,7 +123,7 @@ def without_names(root: UOp) -> UOp:
 def substitute_ordered(
     roots: Iterable[UOp], changes: dict[UOp, UOp], order: Iterable[UOp]
 ) -> list[UOp]:
-    """`substitute_all` where the nodes below the roots are known already, sources first."""
+    """`substitute_all` with a known order of the nodes below the roots."""
     new = dict(changes)
     for u in order:
         if u in new:
@@ -144,10 +144,10 @@ def rebuilt(
 ) -> UOp:
     """`root` with each node of these ops replaced, sources first.
 
-    `change` gets the node as it was, and as it is over what its sources have become. `order` is
-    that of the graph, where it is known.
+    `change` receives the old node, and the node over its new sources. `order` is the topological
+    order of the graph, if it is known.
     """
-    # What has become another node.
+    # Replaced node -> its replacement.
     new: dict[UOp, UOp] = {}
     for u in toposort(root) if order is None else order:
         op = u.op
@@ -166,7 +166,7 @@ def rebuilt(
 
 
 def reaches(root: UOp, wanted: Callable[[UOp], bool]) -> bool:
-    """Whether some node at or below the root is wanted."""
+    """Whether `wanted` holds for some node at or below the root."""
     seen = {root}
     stack = [root]
     while stack:
@@ -198,7 +198,7 @@ def holds(root: UOp, ops: Container[Ops]) -> bool:
 
 
 def holds_known(root: UOp, ops: Container[Ops], known: dict[UOp, bool]) -> bool:
-    """`holds` for one root of many: `known` has what was found of nodes before, and takes more."""
+    """`holds` for one of many roots; `known` caches results."""
     if root in known:
         return known[root]
     path = [(root, iter((root,)))]
@@ -222,7 +222,7 @@ def holds_known(root: UOp, ops: Container[Ops], known: dict[UOp, bool]) -> bool:
 
 
 def simplify(u: UOp) -> UOp:
-    """`uop.rules.symbolic.simplify`: rules stand higher than what is asked of a node."""
+    """`uop.rules.symbolic.simplify`, which is in a higher layer."""
     return symbolic.simplify(u)
 
 

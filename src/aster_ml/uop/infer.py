@@ -1,7 +1,7 @@
-"""Dtype, shape, device and integer bounds of a node, as functions of its op, sources and argument.
+"""Infers dtype, shape, device and integer bounds of a node from its op, sources and argument.
 
 Receives nodes (anything with op, dtype, src, arg and the inferred properties of its sources) and
-returns plain values. It builds no nodes, save sizes through arithmetic on symbolic ones.
+returns plain values. It builds no nodes except arithmetic on symbolic sizes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aster_ml.uop.print.infix import render_expr
 if TYPE_CHECKING:
     from aster_ml.uop.node import UOp
 
-# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+# Globals are faster to look up than members of an Enum, and every node is tested for its op.
 (
     ADD, AND, BIND, BITCAST, CAST, CMPEQ, CMPLT, CMPNE, CONST, DEFINE_VAR, IDIV, IOTA, MAX, MOD,
     MUL, NAME, OR, RANGE, SHL, SHR, SUB, WHERE, XOR,
@@ -31,14 +31,14 @@ Shape = tuple[Any, ...]
 
 
 def alu_dtype(op: Ops, src: tuple[UOp, ...]) -> DType:
-    """Dtype of an elementwise node (CAST and BITCAST name theirs)."""
+    """Dtype of an elementwise node (CAST and BITCAST have it as their own)."""
     if op in COMPARE:
         return dtypes.bool.vec(src[0].dtype.count)
     return src[1].dtype if op is WHERE else src[0].dtype
 
 
 def check_alu(op: Ops, src: tuple[UOp, ...]) -> None:
-    """Raises DTypeError where the sources of an elementwise op do not mix."""
+    """Raises DTypeError for dtypes of sources that an elementwise op cannot combine."""
     values = src[1:] if op is WHERE else src
     first = values[0].dtype
     if op is WHERE and src[0].dtype is not dtypes.bool:
@@ -52,17 +52,17 @@ def check_alu(op: Ops, src: tuple[UOp, ...]) -> None:
 
 
 def show_shape(shape: Shape) -> str:
-    """`[2,3]`; symbolic sizes by their expression."""
+    """A shape as text, `[2,3]`; symbolic sizes as expressions."""
     return "[" + ",".join([str(s) if isinstance(s, int) else render_expr(s) for s in shape]) + "]"
 
 
 def max_shape(shape: Shape) -> tuple[int, ...]:
-    """The shape with each symbolic size at its largest: what memory is laid out for."""
+    """The shape with each symbolic size at its largest, for which memory is allocated."""
     return tuple([s if isinstance(s, int) else max(int(s.bounds[1]), 0) for s in shape])
 
 
 def merged_arg(u: UOp) -> Any:
-    """The argument of a movement op with its symbolic sizes (sources 1 and on) put in place."""
+    """The argument of a movement op with its symbolic sizes (sources from 1 on) filled in."""
     if len(u.src) == 1:
         return u.arg
     rest = iter(u.src[1:])
@@ -97,7 +97,7 @@ def infer_shape(u: UOp) -> Shape | None:
             shape = u.src[0].shape
             nbytes = shape[-1] * u.src[0].dtype.itemsize
             return (*shape[:-1], nbytes // u.dtype.itemsize)
-        # Scalars (constants) stand beside any shape; anything else has been broadcast already.
+        # Scalars (constants) broadcast to any shape; other sources must have equal shapes.
         best: Shape = ()
         for s in u.src:
             shape = s._shape
@@ -122,10 +122,7 @@ def shape_of_reduce(u: UOp) -> Shape:
 
 
 def shape_of_index(u: UOp) -> Shape:
-    """All indices share one shape, which is that of the result; scalars count as that shape.
-
-    Fewer indices than axes leave the other axes behind theirs.
-    """
+    """The common shape of all indices (scalars broadcast), then the axes without an index."""
     source: Shape = u.src[0].shape or ()
     rest = source[len(u.src) - 1 :]
     for i in u.src[1:]:
@@ -136,7 +133,7 @@ def shape_of_index(u: UOp) -> Shape:
 
 
 def shape_of_multi(u: UOp) -> Shape:
-    """That of one source; the axis that they are parts of is as long as all of them."""
+    """The shape of a source, with the sharded axis as long as all parts together."""
     shape = u.src[0].shape
     axis = u.arg.axis
     if axis is None:
@@ -157,6 +154,7 @@ SHAPE_RULES: dict[Ops, Callable[[Any], Shape | None]] = {
     Ops.CONTIGUOUS: lambda u: u.src[0].shape,
     Ops.CONTIGUOUS_BACKWARD: lambda u: u.src[0].shape,
     Ops.DETACH: lambda u: u.src[0].shape,
+    Ops.CUSTOM_GRADIENT: lambda u: u.src[0].shape,
     Ops.COPY: lambda u: u.src[0].shape,
     Ops.MULTI: shape_of_multi,
     Ops.AFTER: lambda u: u.src[0].shape,
@@ -176,7 +174,7 @@ SHAPE_RULES: dict[Ops, Callable[[Any], Shape | None]] = {
 
 
 def infer_device(u: UOp) -> str | tuple[str, ...] | None:
-    """The device (or devices) that a tensor-stage value lives on; None for what lives anywhere."""
+    """The device (or devices) of a tensor-stage value; None if it has none, as constants."""
     if u.op is Ops.MULTI:
         return tuple([s.device for s in u.src])
     if u.op in (Ops.BUFFER, Ops.COPY, Ops.DEVICE, Ops.PARAM, Ops.STAGE):
@@ -249,8 +247,8 @@ def bounds_of_alu(u: UOp) -> tuple[Any, Any] | None:
 def bounds_where(condition: UOp, value: UOp, holds: bool) -> tuple[Any, Any]:
     """Bounds of `value`, given whether a comparison of index values holds.
 
-    Comparing the value, or the value less a constant, with a constant narrows it: this is how
-    clamps and minima are written.
+    A comparison of the value, or of the value minus a constant, with a constant narrows its bounds:
+    the form of clamps and minima.
     """
     low, high = value._bounds
     if condition.op is not Ops.CMPLT or value.dtype is not dtypes.index:
@@ -270,12 +268,12 @@ def bounds_where(condition: UOp, value: UOp, holds: bool) -> tuple[Any, Any]:
         low = max(low, limit + shift + (1 if holds else 0))
     else:
         high = min(high, limit + shift - (1 if holds else 0))
-    # Bounds that cross mean that this branch is never taken.
+    # Crossed bounds mean that the branch is never taken.
     return (low, high) if low <= high else value._bounds
 
 
 def bounds_of_floor(op: Ops, a0: int, a1: int, b0: int, b1: int) -> tuple[int, int]:
-    """Bounds of an index division or remainder, which round down; the divisor keeps its sign."""
+    """Bounds of an index division or remainder, which round down; the divisor's sign is fixed."""
     if op is Ops.IDIV:
         ends = (a0 // b0, a0 // b1, a1 // b0, a1 // b1)
         return min(ends), max(ends)

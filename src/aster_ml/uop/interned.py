@@ -1,8 +1,8 @@
-"""Interning: one object for one value, and what is inferred of a node when it is first asked for.
+"""Interns nodes (hash consing), and caches what is inferred of a node.
 
-`Interned` is the part of a UOp that knows no op's meaning: building, forgetting and copying nodes,
-and slots that are filled once from those of the sources. What can be made of nodes is in
-`uop/node.py`.
+`Interned` is the part of a UOp that is independent of ops: building, forgetting and copying nodes,
+and lazily inferred properties, each computed once from those of the sources. Methods that build
+other nodes are in `uop/node.py`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 BIND, CONST, RANGE = Ops.BIND, Ops.CONST, Ops.RANGE
 new_object, new_ref = object.__new__, weakref.ref
 pack_float = struct.Struct("<d").pack
-# Every live node by (op, dtype, src, arg); entries leave with their node.
+# (op, dtype, src, arg) -> the live node; an entry is removed with its node.
 NODES: dict[Any, weakref.ref[Any]] = {}
 UNSET: Any = object()
 
 
-# Nodes end in a function of Python, by the million.
+# Nodes have a finaliser in Python, which may receive Ctrl-C.
 listen()
 
 
 def unnamed(u: UOp) -> frozenset[UOp]:
-    """Ranges that a node is inside of: those of its sources, less those that it closes."""
+    """The open ranges of a node: those of its sources, without those that it closes."""
     op, src = u.op, u.src
     if op is RANGE:
         return frozenset((u, *src[0]._ranges))
-    # Sources have theirs by now.
+    # Ranges of the sources are known by now.
     result = NO_RANGES
     for s in src:
         more = s._ranges
@@ -51,26 +51,26 @@ def unnamed(u: UOp) -> frozenset[UOp]:
     if op in CLOSES_RANGES and len(src) > 1:
         return result.difference([r for r in src[1:] if r.op is RANGE])
     if op is Ops.AFTER and any([s.op is Ops.END for s in src[1:]]):
-        # Behind the end of a loop there is what the last turn has left.
+        # After the end of a loop, a value is that of the last iteration.
         return result.difference([r for s in src[1:] if s.op is Ops.END for r in s.src[1:]])
     if op is Ops.BARRIER:
-        # What lanes did before it is done: whatever comes after depends on the loops alone.
+        # All lanes are done at a barrier; nodes after it depend on loops only.
         return frozenset([r for r in result if not r.arg.kind.is_lane])
     if op is Ops.MMA:
-        # Of the lanes of its operands the result has those that are its own.
+        # The result has its own lanes, not those of the operands.
         count = 2 + u.arg.a + u.arg.b
         return result.difference(src[2:count]).union(src[count:])
     return result
 
 
 CLOSES_RANGES = frozenset({Ops.REDUCE, Ops.STAGE, Ops.END})
-# What may be inside of fewer ranges than its sources.
+# Ops that may have fewer open ranges than their sources.
 LEAVES_RANGES = CLOSES_RANGES | {Ops.AFTER, Ops.BARRIER, Ops.MMA}
 NO_RANGES: frozenset[Any] = frozenset()
 
 
 class Interned:
-    """An op, a dtype, sources and a small argument: the same four are the same object."""
+    """An op, a dtype, sources and a small argument: equal fields are the same object."""
 
     __slots__ = (
         "__weakref__",
@@ -104,13 +104,13 @@ class Interned:
     _bounds: Any
     _ranges: Any
     _digest: Any
-    # What `simplify` has made of the node; None where that is the node itself.
+    # The result of `simplify`; None if it is the node itself.
     _simple: Any
     # When the value was computed, or the write of a STORE has happened (`engine.storage.WRITES`).
     _at: Any
-    # A reference to the tensor that was the first to have this node (`mixin.handle`).
+    # A reference to the first tensor with this node (`ops.handle`).
     _owner: Any
-    # Who uses the node, and whether its sources know the node as a user (`uop.users`).
+    # The users of the node, and whether its sources list the node as a user (`uop.users`).
     _users: Any
     _is_linked: bool
 
@@ -122,7 +122,7 @@ class Interned:
         arg: Any = None,
         tag: Any = None,
     ) -> Self:
-        # Equal floats may differ (0.0, -0.0) and unequal ones be the same (NaN): bits decide.
+        # Floats are keyed by bits: 0.0 == -0.0 are different nodes, NaN != NaN the same.
         if op is CONST and arg.__class__ is float:
             key: Any = (op, dtype, src, pack_float(arg))
         else:
@@ -151,24 +151,24 @@ class Interned:
         return self
 
     def __del__(self, nodes: dict[Any, weakref.ref[Any]] = NODES) -> None:
-        # Some nodes go after the names of this module have gone, when the process ends.
+        # At exit a node may be freed after the globals of this module.
         try:
             ref = nodes.get(self._key)
         except AttributeError:
-            return  # Ctrl-C has ended the making of self.
+            return  # Ctrl-C has interrupted the construction of self.
         if ref is not None:
             # A newer node may have taken the place while this one was dying.
             found = ref()
             if found is None or found is self:
                 gone = nodes.pop(self._key, None)
                 if gone is not None and gone is not ref:
-                    # Another thread has put a newer node there just now.
+                    # Another thread has just inserted a newer node.
                     nodes.setdefault(self._key, gone)
 
     def forget(self) -> None:
-        """From now on the same expression is another node; this one stays what it was.
+        """Removes the node from the table, so that the same expression builds a new node.
 
-        why: memory below it has changed, so its value is that of a time that is past
+        why: memory below it has changed, so its value belongs to an earlier time
         """
         ref = NODES.get(self._key)
         if ref is not None and ref() is self:
@@ -190,35 +190,35 @@ class Interned:
 
     @property
     def shape(self) -> Any:
-        """Sizes of the value, outermost first; () of a scalar; None of what has no value."""
+        """Sizes of the value, outermost first; () for a scalar; None without a value."""
         if self._shape is UNSET:
             infer_iteratively(self, "_shape", infer_shape)
         return self._shape
 
     @property
     def device(self) -> Any:
-        """Where a tensor-stage value lives, a name or several; None for what lives anywhere."""
+        """The device of a tensor-stage value, or several; None if it has none, as constants."""
         if self._device is UNSET:
             infer_iteratively(self, "_device", infer_device)
         return self._device
 
     @property
     def axis(self) -> int | None:
-        """Of a value on several devices: the axis that it is split along; None if it is not."""
+        """The axis along which a value is sharded over devices; None if it is not sharded."""
         if self._axis is UNSET:
             infer_iteratively(self, "_axis", infer_axis)
         return own_axis(self)  # type: ignore[arg-type]
 
     @property
     def has_multi(self) -> bool:
-        """Whether a value on several devices stands here or below."""
+        """Whether this node, or one below it, is a value on several devices."""
         if self._axis is UNSET:
             infer_iteratively(self, "_axis", infer_axis)
         return bool(self._axis != PLAIN)
 
     @property
     def bounds(self) -> tuple[Any, ...]:
-        """Least and greatest value, inclusive; of a MULTI, where the part of each device lies."""
+        """Least and greatest value, inclusive; of a MULTI, (start, stop) of each device's part."""
         if self.op is Ops.MULTI and self.arg.axis is not None:
             return tuple(shard_bounds(self.shape[self.arg.axis], len(self.src)))
         if self._bounds is UNSET:
@@ -242,7 +242,7 @@ class Interned:
 
     @property
     def ranges(self) -> frozenset[UOp]:
-        """The ranges that the value changes with and that it does not close itself."""
+        """The open ranges on which the value depends."""
         if self._ranges is UNSET:
             infer_ranges(self)
         ranges: frozenset[UOp] = self._ranges
@@ -250,7 +250,7 @@ class Interned:
 
     @property
     def digest(self) -> bytes:
-        """A hash of the whole expression that is the same in every process."""
+        """A hash of the whole expression, the same in every process."""
         if self._digest is UNSET:
             infer_iteratively(self, "_digest", compute_digest)
         digest: bytes = self._digest
@@ -262,14 +262,14 @@ class Interned:
         return self.digest.hex()
 
 
-# Held by who decides which of several objects a node is.
+# Held while two threads build the same node.
 PLACES = threading.Lock()
 
 
 def take_place(key: Any, made: Any, ref: weakref.ref[Any]) -> Any:
-    """The node of a key that has an entry: one that another thread has just made, or this one.
+    """The node of a key with an entry: the live node of another thread, or else `made`.
 
-    One that is dying may have its entry still.
+    A dying node may still have its entry.
     """
     with PLACES:
         other = NODES.setdefault(key, ref)
@@ -281,7 +281,7 @@ def take_place(key: Any, made: Any, ref: weakref.ref[Any]) -> Any:
 
 
 def infer_iteratively(root: Any, slot: str, rule: Callable[[UOp], Any]) -> None:
-    """Fills `slot` of `root`, first of everything below it that lacks it, without recursion."""
+    """Fills `slot` of all nodes at and below `root` that lack it, sources first, iteratively."""
     stack = [root]
     while stack:
         u = stack[-1]
@@ -297,7 +297,7 @@ def infer_iteratively(root: Any, slot: str, rule: Callable[[UOp], Any]) -> None:
 def infer_ranges(root: Any) -> None:
     """`infer_iteratively` for ranges.
 
-    why: most nodes are asked for them, and an attribute is found faster by a name that is written
+    why: ranges of most nodes are needed, and a literal attribute is faster than `getattr`
     """
     stack = [root]
     while stack:
@@ -317,8 +317,8 @@ def infer_ranges(root: Any) -> None:
 def compute_digest(u: UOp) -> bytes:
     """Hash over op, dtype, argument and the digests of the sources.
 
-    A bound variable has that of the variable: sums and products are ordered by it, and must not be
-    ordered by values, or each would be compiled apart.
+    A bound variable has the digest of its variable: sums and products are ordered by digest, and an
+    order by values would compile a kernel for each value.
     """
     if u.op is BIND:
         return u.src[0].digest

@@ -1,18 +1,18 @@
-"""Linear: a kernel as a list of nodes in the order in which they run; what renderers receive.
+"""Defines Linear: a kernel as a list of nodes in execution order, the input of renderers.
 
-Reading rules of the list (the specification of the linear stage):
+Rules of the list (the specification of the linear stage):
 
-- A node stands after its sources. Constants, lane ranges and INDEX are not listed: they are read
-  where they are used.
+- A node comes after its sources. Constants, lane ranges and INDEX are not listed, but inlined where
+  they are used.
 - A RANGE of kind LOOP or REDUCE opens a loop, `END(range)` closes it; loops nest. A THREAD range is
   a loop that runs from `lo` to `hi`, the part that the caller gives this thread. GLOBAL and LOCAL
   ranges are the number of the block and of the work-item: values without a loop.
 - Lane ranges (UPCAST, UNROLL, VECTOR) are not loops. A value that depends on lanes has one instance
   for each combination of them; at most one is VECTOR, and its instances make one SIMD value.
-- `INDEX(buffer, base, offset)` counts elements. `offset` is a sum of lanes times constants: it is
-  a plain number for each instance; lanes whose stride is not constant stand in `base`.
-- `LOAD(index, gate?)` is 0 where the gate fails and then touches no memory; a uint32 from a
-  narrower dtype is as many neighbours as it has room for, and may lie anywhere.
+- `INDEX(buffer, base, offset)` counts elements. `offset` is a sum of lanes times constants, so it
+  is a constant for each instance; lanes without a constant stride are in `base`.
+- `LOAD(index, gate?)` is 0 where the gate fails and then accesses no memory; a uint32 from a
+  narrower dtype is a packed word of consecutive elements, which may be unaligned.
   `STORE(index, value, gate?)` writes only where the gate holds.
 - `DEFINE_REG(start, *lanes)` sets every instance of an accumulator to `start` at that point; as a
   source it means the accumulator's value at the point of use. `ACCUMULATE(reg, value, *unrolled)`
@@ -33,7 +33,7 @@ Reading rules of the list (the specification of the linear stage):
   run LDMATRIX, whose instances over its lanes are what other work-items name the places of (MMA
   alone reads it), and STMATRIX, which stores so.
 - `REDUCE(value, *lanes)` folds instances of `value` over these lanes.
-- No node has dtype index any more; sizes are numbers or expressions on variables.
+- No node has dtype index; sizes are numbers or expressions of variables.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from dataclasses import dataclass
 from aster_ml.uop.node import UOp, sint
 from aster_ml.uop.ops import AxisType, Ops
 
-# Axes whose number is that of a work-group or a work-item: nothing goes along them one by one.
+# Axes that are block or work-item numbers, not loops.
 NUMBERS_OF_ITEMS = (AxisType.GLOBAL, AxisType.LOCAL)
 
 
@@ -53,9 +53,9 @@ class Linear:
     """A kernel ready to be rendered.
 
     `params` are the PARAM nodes by slot, `variables` the DEFINE_VAR nodes in argument order (after
-    the params), `written` the slots that are stored to. `thread` is the THREAD range, if any; its
-    size is the `n` of which each thread runs a part. `global_size` and `local_size` are work-group
-    counts and sizes on devices with work-groups.
+    the params), `written` the slots that are stored to. `thread` is the THREAD range, if any, of
+    which each thread runs a part. `global_size` and `local_size` are numbers and sizes of blocks on
+    devices with work-groups.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Linear:
     local_size: tuple[int, ...] = (1, 1, 1)
 
     def turns(self) -> int:
-        """The most turns that all loops of one work-item take together."""
+        """The largest number of iterations of all loops of a work-item."""
         total, open_loops = 0, [1]
         for u in self.uops:
             if u.op is Ops.RANGE and u.arg.kind not in NUMBERS_OF_ITEMS:
@@ -80,7 +80,7 @@ class Linear:
 
 
 def shared_nbytes(uops: Iterable[UOp]) -> int:
-    """Bytes of the memory that work-items of a block share."""
+    """Bytes of local memory of a block."""
     arrays = {u.arg.id: u for u in uops if u.op is Ops.DEFINE_LOCAL and not u.arg.private}
     sizes = {i: u.arg.size * u.dtype.itemsize for i, u in arrays.items()}
     taken = 0

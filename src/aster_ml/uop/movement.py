@@ -1,8 +1,7 @@
-"""Movement ops as index arithmetic: where an element of the result comes from.
+"""Maps indices of movement ops' results to indices of their sources.
 
-Receives a movement node and one index an axis of its result; returns one index an axis of its
-source, and for PAD the condition under which there is a source element. Indices are not simplified
-here.
+Receives a movement node and an index for each axis of its result; returns an index for each axis of
+its source, and for PAD the condition that a source element exists. Indices are not simplified here.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ ZERO = UOp.index_const(0)
 
 
 def flat_index(idxs: Indices, shape: tuple[Any, ...]) -> UOp:
-    """Row-major position of an element."""
+    """Row-major offset of an element."""
     total = ZERO
     for i, size in zip(idxs, shape, strict=True):
         if total is not ZERO:
@@ -29,7 +28,7 @@ def flat_index(idxs: Indices, shape: tuple[Any, ...]) -> UOp:
 
 
 def unflatten_index(flat: UOp, shape: tuple[Any, ...]) -> Indices:
-    """One index an axis from a row-major position that lies inside the shape."""
+    """An index for each axis from a row-major offset within the shape."""
     result: list[UOp] = []
     for axis in range(len(shape) - 1, -1, -1):
         size = shape[axis]
@@ -46,8 +45,8 @@ def unflatten_index(flat: UOp, shape: tuple[Any, ...]) -> Indices:
 def reshape_index(old: tuple[Any, ...], new: tuple[Any, ...], idxs: Indices) -> Indices:
     """Source indices of a RESHAPE from `old` to `new`.
 
-    Axes are matched in groups of equal product, so that axes which a reshape leaves alone keep
-    their index and divisions stay within a group.
+    Axes are matched in groups of equal product, so that unchanged axes keep their index and
+    divisions stay within a group.
     """
     result: list[UOp] = []
     i = j = 0
@@ -58,11 +57,11 @@ def reshape_index(old: tuple[Any, ...], new: tuple[Any, ...], idxs: Indices) -> 
         i, j = min(i + 1, len(old)), min(j + 1, len(new))
         while not (have is want or have == want):
             if not (isinstance(have, int) and isinstance(want, int)):
-                # Sizes that cannot be compared: the rest is one group.
+                # Sizes cannot be compared: the remaining axes are one group.
                 i, j = len(old), len(new)
                 break
             if not have or not want or (i == len(old) and j == len(new)):
-                # There are no elements, so that any place will do.
+                # There are no elements, so any index is right.
                 return (ZERO,) * len(old)
             if have < want and i < len(old):
                 have, i = have * old[i], i + 1
@@ -80,7 +79,7 @@ def reshape_index(old: tuple[Any, ...], new: tuple[Any, ...], idxs: Indices) -> 
 
 
 def source_index(u: UOp, idxs: Indices) -> tuple[Indices, UOp | None]:
-    """Where the element `idxs` of the movement node `u` comes from, and when it comes at all."""
+    """The source index of element `idxs` of the movement node `u`, and its gate (None: always)."""
     op = u.op
     source = u.src[0]
     if op is Ops.RESHAPE:
@@ -124,7 +123,7 @@ NO_MARGINS = (0, 0)
 
 
 def below_padding(margins: tuple[Any, Any], size: Any, i: UOp) -> tuple[UOp, UOp | None]:
-    """On one axis of a PAD: which element of its source `i` shows, and when there is one."""
+    """The source index for index `i` of a padded axis, and the condition that there is one."""
     before, after = margins
     place, there = i, None
     if before.__class__ is not int or before:
@@ -145,16 +144,16 @@ def both(a: UOp | None, b: UOp | None) -> UOp | None:
 
 
 def is_row_major_view(u: UOp) -> bool:
-    """Whether `u` is its base's elements in their order: only RESHAPE between them."""
+    """Whether `u` has its base's elements in order: only RESHAPE in between."""
     while u.op is Ops.RESHAPE:
         u = u.src[0]
     return u.op in (Ops.BUFFER, Ops.PARAM)
 
 
 def is_whole_memory(u: UOp) -> bool:
-    """Whether `u` is memory as values are laid out in it: all of a buffer, in order.
+    """Whether `u` is a whole buffer, in order.
 
-    An axis of symbolic size fills the beginning of the room that its largest size has.
+    An axis of symbolic size is a prefix of the axis of its largest size.
     """
     if u.op is Ops.MULTI:
         return all([is_whole_memory(s) for s in u.src])
@@ -169,9 +168,9 @@ def is_whole_memory(u: UOp) -> bool:
 
 
 def slice_of_base(u: UOp) -> tuple[UOp, int] | None:
-    """The base and element offset, when `u` is one unbroken run of its base's elements.
+    """The base and element offset, if `u` is a contiguous run of its base's elements; else None.
 
-    Only RESHAPE, and SHRINK that leaves all but the outermost cut axis whole, keep a run unbroken.
+    Only RESHAPE, and SHRINK of an axis outside of which all sizes are 1, keep a run contiguous.
     """
     offset = 0
     while u.op is Ops.RESHAPE or (u.op is Ops.SHRINK and len(u.src) == 1):
@@ -185,7 +184,7 @@ def slice_of_base(u: UOp) -> tuple[UOp, int] | None:
 
 
 def start_of_run(u: UOp) -> int | None:
-    """Where a SHRINK begins among the elements of its source, if it is one unbroken run of them."""
+    """The offset of a SHRINK in its source, if it is a contiguous run of elements; else None."""
     shape = u.src[0].shape
     if not all(isinstance(s, int) for s in shape):
         return None
@@ -196,7 +195,7 @@ def start_of_run(u: UOp) -> int | None:
         if (start, stop) != (0, size) and not whole:
             return None
         offset += start * step
-        # Axes left of the first axis longer than 1 may be cut; right of it all must be whole.
+        # Axes up to the first axis longer than 1 may be cut; axes after it must be whole.
         if stop - start > 1:
             whole = False
     return offset

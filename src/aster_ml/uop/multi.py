@@ -1,10 +1,9 @@
-"""A value on several devices as one value on each: what every device computes of a node.
+"""Expands values that are sharded over several devices to one value on each.
 
-Receives a tensor-stage node with MULTI at or below it; returns nodes of one device each without any
-MULTI, so that nothing behind knows of several devices. One rule a group of ops: most do on each
-device what they do on all; where elements are wanted elsewhere, COPY brings them. Which axis a
-result is split along is given by `uop.sharding`; where and when parts are computed does not belong
-here.
+Receives a tensor-stage node with MULTI at or below it; returns a node for each device without any
+MULTI, so that later stages know a single device. A rule for each group of ops: most ops run on each
+device's part; COPY moves elements between devices where needed. `uop.sharding` gives the sharded
+axis of a result.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from typing import Any, NamedTuple
 from aster_ml.errors import DeviceError
 from aster_ml.helpers import prod
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, DeviceArg, Ops, ScatterArg
+from aster_ml.uop.ops import ELEMENTWISE, GRADIENT_MARKS, MOVEMENT, DeviceArg, Ops, ScatterArg
 from aster_ml.uop.sharding import shard_bounds, walked_axis
 
-# From this many elements on, several devices fold a part each and pass it on, instead of all
-# folding all.
+# From this many elements on, each device reduces a part and copies it to the others (reduce-scatter
+# and all-gather), instead of reducing everything.
 MIN_SPLIT_REDUCE = 1 << 18
 
 
 class Spread(NamedTuple):
-    """A source: the axis that it is split along (None: each device has all), and the parts."""
+    """A source: its sharded axis (None: replicated), and the parts."""
 
     axis: int | None
     parts: Sequence[UOp]
@@ -35,19 +34,19 @@ class Spread(NamedTuple):
 
 
 def copied(u: UOp, device: str) -> UOp:
-    """A value on a device, itself where it is there already or lives anywhere."""
+    """A value copied to a device; itself where it is there, or has no device."""
     return u if u.device in (None, device) else u.copy_to(device)
 
 
 def shows_memory(u: UOp) -> bool:
     """Whether a node is memory under movement ops and effects."""
-    while u.op in MOVEMENT or u.op in (Ops.AFTER, Ops.DETACH):
+    while u.op in MOVEMENT or u.op in GRADIENT_MARKS or u.op is Ops.AFTER:
         u = u.src[0]
     return u.op is Ops.BUFFER
 
 
 def joined(parts: Sequence[UOp], axis: int) -> UOp:
-    """Parts of one device put together along an axis, bit by bit what they were."""
+    """Parts on one device concatenated along an axis, bitwise unchanged."""
     size = parts[0].shape[axis]
     total = size * len(parts)
     shape = tuple([total if i == axis else s for i, s in enumerate(parts[0].shape)])
@@ -83,7 +82,7 @@ def whole(s: Spread, devices: tuple[str, ...]) -> Sequence[UOp]:
 
 
 def split(s: Spread, axis: int | None, devices: tuple[str, ...]) -> Sequence[UOp]:
-    """A value split along `axis`; scalars stand beside everything."""
+    """A value sharded along `axis`; scalars broadcast."""
     if s.axis == axis or not s.shape:
         return s.parts
     if axis is None:
@@ -91,7 +90,7 @@ def split(s: Spread, axis: int | None, devices: tuple[str, ...]) -> Sequence[UOp
     count = len(devices)
     if s.axis is None:
         return [p.shard_part(axis, i, count) for i, p in enumerate(s.parts)]
-    # Each device asks the others for what it lacks and no more.
+    # Each device copies only what it lacks.
     return [
         joined([copied(p.shard_part(axis, i, count), d) for p in s.parts], s.axis)
         for i, d in enumerate(devices)
@@ -99,7 +98,7 @@ def split(s: Spread, axis: int | None, devices: tuple[str, ...]) -> Sequence[UOp
 
 
 def folded(parts: Sequence[UOp], op: Ops, devices: tuple[str, ...]) -> list[UOp]:
-    """Every device has the parts of all folded by `op`, in the same order of devices."""
+    """The parts of all devices folded by `op` on each device, in the same order (all-reduce)."""
     count, size = len(parts), prod(parts[0].shape)
     if count == 2 or not isinstance(size, int) or size < MIN_SPLIT_REDUCE or size % count:
         return [fold(parts, op, d) for d in devices]
@@ -128,17 +127,17 @@ def rebuilt(u: UOp, columns: Sequence[Sequence[UOp]], arg: Any) -> list[UOp]:
 
 
 def parts_of_alu(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
-    """Elementwise: all sources split alike."""
+    """Computes each part, with all sources sharded alike."""
     return rebuilt(u, [split(s, u.axis, devices) for s in src], u.arg)
 
 
 def parts_of_mark(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
-    """Done to each part."""
+    """Applies the op to each part."""
     return rebuilt(u, [s.parts for s in src], u.arg)
 
 
 def parts_of_store(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
-    """Each device's memory is given its part of the value."""
+    """Stores each device's part of the value."""
     place, value = src
     return rebuilt(u, [place.parts, split(value, place.axis, devices)], u.arg)
 
@@ -149,7 +148,7 @@ def parts_of_device(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequ
 
 
 def parts_of_movement(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
-    """Done to each part, with sizes of a part; elements that cross over are copied before."""
+    """Applies the movement to each part; elements that change devices are copied before."""
     s, rest = src[0], [s.parts for s in src[1:]]
     axis, count = u.axis, len(devices)
     if s.axis is None or s.shape is None:
@@ -158,7 +157,7 @@ def parts_of_movement(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Se
         cut = u.marg[s.axis] if u.op is Ops.SHRINK else None
         step = s.shape[s.axis] // count
         if cut is not None and cut[0] % step == 0 and cut[1] - cut[0] == step:
-            # One device has what is kept.
+            # One device has all kept elements.
             owner = s.parts[cut[0] // step]
             arg = localized(u.arg, s.axis, (0, step))
             return rebuilt(u, [[copied(owner, d) for d in devices], *rest], arg)
@@ -181,15 +180,15 @@ def localized(arg: tuple[Any, ...], axis: int, value: Any) -> tuple[Any, ...]:
 
 
 def parts_of_reduce(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
-    """Done to each part; over the split axis, the devices' results are folded too."""
+    """Reduces each part; over the sharded axis, results of the devices are folded, too."""
     parts = rebuilt(u, [src[0].parts], u.arg)
     return folded(parts, u.arg.op, devices) if src[0].axis in u.arg.axes else parts
 
 
 def parts_of_index(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
-    """Each device takes what it has; where any index may name any device, they add up.
+    """Gathers on each device; for indices across devices, the devices' results are added.
 
-    why: elements that another device has count as 0, and only one has each
+    why: an element is on one device, and 0 on the others
     """
     source, idxs, axis = src[0], src[1:], u.axis
     if source.axis is None:
@@ -218,20 +217,20 @@ ZERO = UOp.index_const(0)
 
 
 def local_walk(shape: tuple[Any, ...], axis: int, count: int) -> UOp:
-    """0, 1, 2, ... along an axis, for a device's part of it."""
+    """0, 1, 2, ... along an axis, for each device's part of the axis."""
     size = shape[axis] // count
     walk = UOp.iota(size).reshape(tuple([size if i == axis else 1 for i in range(len(shape))]))
     return walk._broadcast_to(localized(shape, axis, size))
 
 
 def parts_of_name(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
-    """The parts of the value that it names: only gradients ask for names."""
+    """The parts of the named value: names matter to gradients only."""
     return src[0].parts
 
 
 def parts_of_scatter(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
-    """Each device adds up its part of the values: into its part of the result, or into zeros of
-    all of it, which are folded then.
+    """Scatters each device's part of the values: into its part of the result, or into zeros of the
+    whole result, which are then folded.
     """
     axes = [s.axis for s in src if s.axis is not None]
     along = axes[-1] if axes else None
@@ -254,6 +253,7 @@ MULTI_RULES: dict[Ops, Rule] = {
     Ops.CONTIGUOUS: parts_of_mark,
     Ops.CONTIGUOUS_BACKWARD: parts_of_mark,
     Ops.DETACH: parts_of_mark,
+    Ops.CUSTOM_GRADIENT: parts_of_mark,
     Ops.AFTER: parts_of_mark,
     Ops.CALL: parts_of_mark,
     Ops.STORE: parts_of_store,
@@ -271,9 +271,9 @@ MULTI_RULES: dict[Ops, Rule] = {
 
 
 def parts_of(u: UOp, lowered: Callable[[UOp], Sequence[UOp]]) -> Sequence[UOp]:
-    """Lists the part of each device of a node, or the one node, given the parts of its sources.
+    """Lists the part of a node for each device, given the parts of its sources.
 
-    Raises: DeviceError for an op that does not go over several devices.
+    Raises: DeviceError for an op that does not work on several devices.
     """
     if u.op is Ops.MULTI:
         return [lowered(s)[0] for s in u.src]
@@ -283,13 +283,13 @@ def parts_of(u: UOp, lowered: Callable[[UOp], Sequence[UOp]]) -> Sequence[UOp]:
         if rule is None:
             raise DeviceError(
                 f"{u.op.name} of a value on {', '.join(devices)} is not possible; bring it to one "
-                "device before, x.to('CPU')"
+                "device first, x.to('CPU')"
             )
         return rule(u, [spread(s, devices, lowered) for s in u.src], devices)
     if u.op is Ops.COPY and u.src[0].device.__class__ is tuple:
         device, source = u.arg.device, spread(u.src[0], u.src[0].device, lowered)
         value = gathered(source, device)
-        # Memory that may be written to later is not the copy that was asked for.
+        # A copy of memory must not alias it, since the memory may be written to later.
         kept = source.axis is None and value.device == device and shows_memory(value)
         return (value.copy_to(device) if kept else value,)
     src = tuple([lowered(s)[0] for s in u.src])
@@ -297,12 +297,10 @@ def parts_of(u: UOp, lowered: Callable[[UOp], Sequence[UOp]]) -> Sequence[UOp]:
 
 
 def spread(u: UOp, devices: tuple[str, ...], lowered: Callable[[UOp], Sequence[UOp]]) -> Spread:
-    """A source of a node on several devices: what is on one of them is whole on each."""
+    """A source of a node on several devices; a value on one of them is replicated."""
     parts = lowered(u)
     if u.device.__class__ is not tuple:
         return Spread(None, [copied(parts[0], d) for d in devices], u.shape)
     if len(parts) != len(devices):
-        raise DeviceError(
-            f"values on {u.device} and on {devices} stand side by side; .to(...) moves one"
-        )
+        raise DeviceError(f"values on {u.device} and on {devices} are combined; .to(...) moves one")
     return Spread(u.axis, parts, u.shape)

@@ -1,9 +1,8 @@
-"""UOp: the one immutable, interned node that every stage is made of.
+"""Defines UOp: the one immutable, interned node that every stage is made of.
 
-Same object means same value: building a node that exists returns the one that exists
-(`uop/interned.py`). This module knows no rules and no devices; it builds. Integer index arithmetic
-is the one thing that folds while it is built, so that equal sizes are the same object from the
-start.
+Same object means same value: building a node that exists returns the existing one
+(`uop/interned.py`). This module builds nodes, without rules or devices. Only integer index
+arithmetic is folded while it is built, so that equal sizes are the same object.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from aster_ml.uop.ops import (
 
 sint: TypeAlias = "int | UOp"
 
-# What is asked for with every node, under names that are found at once.
+# Names of a module are found faster than members of an Enum, and every node needs these.
 BUFFER, PERMUTE, FLIP, RESHAPE, EXPAND = (
     Ops.BUFFER, Ops.PERMUTE, Ops.FLIP, Ops.RESHAPE, Ops.EXPAND,
 )  # fmt: skip
@@ -67,9 +66,9 @@ NOOP, VCONST = Dialect.NOOP, Dialect.VCONST
 BUFFER_IDS = itertools.count()
 
 
-# Which calls of a user's made a node, filled while TRACEMETA is set.
+# Node -> the traced calls that made it, filled while TRACEMETA is set.
 METADATA: SharedWeakTable[UOp, tuple[Any, ...]] = SharedWeakTable()
-# How nodes of some ops are pickled; set by the layer that knows what else belongs to them.
+# Op -> a function that pickles its nodes; set by the layer that owns their memory.
 REDUCERS: dict[Ops, Callable[[UOp], tuple[Any, ...]]] = {}
 
 
@@ -85,7 +84,7 @@ class UOp(
 ):
     """A node of the graph: an op, the dtype of its value, its sources and a small argument.
 
-    A `tag` marks a node for who rewrites a graph; it is another node then, of the same value.
+    A `tag` marks a node during a rewrite; a tagged node is another node of the same value.
     """
 
     __slots__ = ()
@@ -104,7 +103,7 @@ class UOp(
         return f"<{self.op.name}{dtype}{arg} of {len(self.src)}>"
 
     def __ne__(self, x: object) -> Any:
-        # Equality is sameness, for all that is kept by node; what is unequal is a value to compute.
+        # `==` is identity, since nodes are keys of dicts; `!=` builds a comparison.
         return self.ne(x) if isinstance(x, (UOp, int, float)) else NotImplemented
 
     def __bool__(self) -> bool:
@@ -123,9 +122,9 @@ class UOp(
         return float(self.only_value("float"))
 
     def surest_bounds(self) -> tuple[Any, Any]:
-        """The least and the greatest value; of the simplest form where they differ.
+        """The least and the greatest value; of the simplified node where they differ.
 
-        Bounds take operands for independent: only simplified, `n * 16 - n * 16` is 0 for sure.
+        Bounds treat operands as independent: only simplified, `n * 16 - n * 16` is known to be 0.
         """
         low, high = self.bounds
         if low != high:
@@ -133,7 +132,7 @@ class UOp(
         return low, high
 
     def only_value(self, what: str) -> Any:
-        """The number that a node is for sure. Raises: ArgumentError where it may be another."""
+        """The only possible value of a node. Raises: ArgumentError where there are several."""
         low, high = self.surest_bounds()
         if low != high:
             raise ArgumentError(
@@ -178,7 +177,7 @@ class UOp(
 
     @staticmethod
     def const(dtype: DType, value: Any) -> UOp:
-        """The constant `value` of `dtype`; of a vector type one value, or a tuple of one a lane."""
+        """The constant `value` of `dtype`; of a vector type one value, or a tuple for its lanes."""
         if value is None and dtype is dtypes.void:
             return UOp(NOOP)
         if value.__class__ is tuple and any([v != value[0] for v in value]):
@@ -195,7 +194,7 @@ class UOp(
     def variable(name: str, min_value: Any, max_value: Any, dtype: DType = dtypes.index) -> UOp:
         """A named number with inclusive bounds, to be bound to a value before it is used."""
         if not isinstance(name, str):
-            raise ArgumentError(f"Variable: the name {name!r} is {kind_of(name)}, no text")
+            raise ArgumentError(f"Variable: the name {name!r} is {kind_of(name)}, text is wanted")
         kinds = (int, float) if dtype.kind == "float" else int
         if not isinstance(min_value, kinds) or not isinstance(max_value, kinds):
             raise ArgumentError(
@@ -208,7 +207,7 @@ class UOp(
         return UOp(Ops.DEFINE_VAR, dtype, (), VarArg(name, min_value, max_value))
 
     def bind(self, value: int) -> UOp:
-        """The variable with a value for now; the compiled code serves every value."""
+        """The variable bound to a value; compiled code works for every value."""
         if self.op is not Ops.DEFINE_VAR:
             raise BindError(f"bind: only a Variable takes a value, this is {self!r}")
         if not isinstance(value, int) and self.dtype.kind != "float":
@@ -225,7 +224,7 @@ class UOp(
     def unbind(self) -> tuple[UOp, int]:
         """The variable and its value."""
         if self.op is not Ops.BIND:
-            raise BindError(f"unbind: {self!r} is not bound")
+            raise BindError(f"unbind: {self!r} is not bound; bind(value) binds a Variable")
         return self.src[0], self.src[1].arg
 
     @property
@@ -235,16 +234,16 @@ class UOp(
 
     @staticmethod
     def new_buffer(device: str, size: int, dtype: DType) -> UOp:
-        """A buffer node unlike any other; memory is attached elsewhere."""
+        """A new, unique buffer node; the engine attaches memory."""
         u = UOp(BUFFER, dtype, (), new_tuple(BufferArg, (next(BUFFER_IDS), device, size)))
         u._shape, u._device = (size,), device
         return u
 
     @staticmethod
     def new_memory(device: Any, shape: Shape, dtype: DType, axis: int | None = None) -> UOp:
-        """A new buffer seen in this shape; symbolic axes have room for their largest size.
+        """A new buffer viewed in this shape; symbolic axes are allocated for their largest size.
 
-        On several devices there is one on each: for all of the shape, or a part of `axis`.
+        On several devices there is a buffer on each: for the whole shape, or for a part of `axis`.
         """
         if device.__class__ is tuple:
             local = tuple([s // len(device) if i == axis else s for i, s in enumerate(shape)])
@@ -261,7 +260,7 @@ class UOp(
     def param(slot: int, size: Any, dtype: Any = (), device: str | None = None) -> UOp:
         """A numbered buffer argument of `size` elements.
 
-        As tinygrad has it, `param(slot, dtype, shape)` is one of that shape; () is one element.
+        tinygrad's form `param(slot, dtype, shape)` has that shape; () is one element.
         """
         if not isinstance(size, DType):
             return UOp(Ops.PARAM, dtype, (), ParamArg(slot, size, device))
@@ -280,21 +279,21 @@ class UOp(
         return UOp(Ops.IOTA, dtypes.index, (to_uop(size),))
 
     def gather_at(self, *idxs: UOp) -> UOp:
-        """Tensor stage: the elements of self at these index values, one an axis of self."""
+        """Tensor stage: the elements of self at these index tensors, one for each axis of self."""
         return UOp(Ops.INDEX, self.dtype, (self, *idxs))
 
     def scatter_at(self, shape: tuple[int, ...], *idxs: UOp, op: Ops = Ops.ADD) -> UOp:
-        """Tensor stage: `shape` with our elements added at these indices, or their greatest."""
+        """Tensor stage: zeros of `shape` with elements of self added (or maximized) at indices."""
         return UOp(Ops.SCATTER, self.dtype, (self, *idxs), ScatterArg(op, shape))
 
     def sink(*src: UOp, arg: Any = None) -> UOp:
-        """The root over everything that has to happen. `arg` is what a kernel's author says."""
+        """The root over all effects. `arg` is set for hand-written kernels."""
         return UOp(Ops.SINK, dtypes.void, tuple([s for s in src if s is not None]), arg)
 
     # primitives of the mixins
 
     def alu(self, op: Ops, *src: UOp) -> UOp:
-        """Elementwise node; of index dtype it folds as it is built."""
+        """Elementwise node; index arithmetic is folded."""
         if self.dtype is dtypes.index and len(src) == 1:
             return index_alu(op, self, src[0])
         if op is NEG and self.dtype is dtypes.index:
@@ -304,11 +303,11 @@ class UOp(
         return UOp(op, alu_dtype(op, sources), sources)
 
     def ufix(self, x: Any) -> UOp:
-        """`x` as a constant of our dtype, or itself when it is a node."""
+        """`x` as a constant of self's dtype, or itself if it is a node."""
         return x if x.__class__ is UOp else UOp.const(self.dtype, x)
 
     def const_like(self, b: Any) -> UOp:
-        """The scalar constant `b` of our dtype (scalars stand beside any shape)."""
+        """The scalar constant `b` of self's dtype (scalars broadcast)."""
         return UOp.const(self.dtype, b)
 
     def cast(self, dtype: DTypeLike) -> UOp:
@@ -343,10 +342,10 @@ class UOp(
         return (self < other).where(self, other)
 
     def _mop(self, op: Ops, arg: Any) -> UOp:
-        """Movement node; sizes that are no ints become sources, None in their place."""
+        """Movement node; symbolic sizes become sources, with None in the argument."""
         if op is PERMUTE or op is FLIP or all_plain(arg):
             u = UOp(op, self.dtype, (self,), arg)
-            # What would be found out when it is asked for.
+            # Properties that would be inferred on demand.
             if op is RESHAPE or op is EXPAND:
                 u._shape = arg
             elif op is PERMUTE and self._shape is not UNSET:
@@ -361,7 +360,7 @@ class UOp(
         return UOp(op, self.dtype, (self, *symbolic), arg)
 
     def shaped(self, shape: Shape) -> UOp:
-        """The value in a shape that is known to have as many elements."""
+        """The value reshaped; `shape` is known to have as many elements."""
         return self if self.shape == shape else self._mop(RESHAPE, shape)
 
     def stretch(self, axis: int, start: sint, stop: sint) -> UOp:
@@ -379,7 +378,7 @@ class UOp(
     # memory and control
 
     def index(self, *idxs: UOp | None, ptr: bool = False, dtype: DType | None = None) -> UOp:
-        """The element at these indices, one an axis; with `ptr` its place, of a pointer's dtype."""
+        """The element at these indices, one for each axis; with `ptr` a pointer to it."""
         if dtype is None:
             dtype = self.dtype if ptr else self.dtype.base
         return UOp(Ops.INDEX, dtype, (self, *[i for i in idxs if i is not None]))
@@ -396,7 +395,7 @@ class UOp(
         return UOp(Ops.STORE, dtypes.void, src)
 
     def after(self, *effects: UOp) -> UOp:
-        """Self, once the effects have happened."""
+        """Self, after the effects."""
         return UOp(Ops.AFTER, self.dtype, (self, *effects)) if effects else self
 
     def end(self, *ranges: UOp) -> UOp:
@@ -411,7 +410,7 @@ class UOp(
         raise TypeError(f"{self!r} is a node, not a sequence")
 
 
-# UOp(...) without what Python does around the call of a class, a fifth of all: for walks.
+# UOp(...) without the overhead of a class call, a fifth of the time: for walks.
 new_node: Callable[..., UOp] = types.MethodType(UOp.__new__, UOp)
 INDEX = dtypes.index
 MOVEMENT_SET = MOVEMENT
@@ -441,7 +440,7 @@ def all_plain(arg: tuple[Any, ...]) -> bool:
 
 
 def split_size(size: sint, symbolic: list[UOp]) -> int | None:
-    """The int itself, or None with the node added to `symbolic`."""
+    """The int itself, or None, with the node added to `symbolic`."""
     size = to_sint(size)
     if size.__class__ is UOp:
         symbolic.append(size)
@@ -463,7 +462,7 @@ def index_times(u: UOp, n: int) -> UOp:
 
 
 def index_alu(op: Ops, x: UOp, y: UOp) -> UOp:
-    """Two-source index arithmetic: constants fold, neutral elements go, constants stand right."""
+    """Two-source index arithmetic: constants fold, neutral elements vanish, constants are right."""
     if y.dtype is not INDEX:
         if op in (SHL, SHR):
             return new_node(op, INDEX, (x, y))

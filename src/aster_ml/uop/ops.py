@@ -1,7 +1,7 @@
-"""The closed list of ops, one row each, and the small values that nodes carry as `arg`.
+"""Defines the closed list of ops, one row each, and the arguments that nodes carry.
 
-A new op is one row here and one row in each table that `tests/lint` names (inference, evaluation,
-gradient, renderers). Nothing here computes anything.
+A new op needs a row here and a row in each table that `tests/lint` names (inference, evaluation,
+gradient, renderers). This module computes nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 from aster_ml.plugins import open_module
 from aster_ml.uop.dialect import DialectOps
 
-# Python 3.11 looks members of an Enum up by way of `EnumType.__getattr__`, which takes five times
-# as long as an attribute of any other class, and the compiler names an op with every node it looks
-# at. This is that metaclass (what makes new classes aside) as it is from 3.12 on: without it.
+# Python 3.11 looks up members of an Enum by `EnumType.__getattr__`, which takes five times as long
+# as another class attribute, and the compiler looks up an op for every node. This metaclass lacks
+# `__getattr__`, as that of Python 3.12 does.
 DirectEnumType = type(
     "DirectEnumType",
     (type,),
@@ -29,7 +29,7 @@ E = TypeVar("E", bound=type[Enum])
 
 
 def direct_members(cls: E) -> E:
-    """Makes the members of a finished Enum attributes as any other."""
+    """Makes the members of a finished Enum ordinary attributes."""
     if "__getattr__" in vars(EnumType):
         cls.__class__ = DirectEnumType  # type: ignore[method-assign]
     return cls
@@ -44,9 +44,9 @@ class Group(Enum):
     TERNARY = auto()  # elementwise, three sources
     MOVEMENT = auto()  # the same values under other indices
     REDUCE = auto()  # fewer values
-    WARP = auto()  # values that the work-items of a warp have together
+    WARP = auto()  # executed by the work-items of a warp together
     MARK = auto()  # the same value, with a promise or a boundary
-    MEMORY = auto()  # places and accesses
+    MEMORY = auto()  # addresses and accesses
     CONTROL = auto()  # loops, barriers, roots
 
 
@@ -59,7 +59,7 @@ class OpInfo(NamedTuple):
 
 @direct_members
 class Ops(IntEnum):
-    """All ops. The comment-like text of each is in `OP_TABLE`."""
+    """All ops; `OP_TABLE` describes each."""
 
     # leaves
     CONST = auto()
@@ -76,6 +76,7 @@ class Ops(IntEnum):
     CONTIGUOUS = auto()
     CONTIGUOUS_BACKWARD = auto()
     DETACH = auto()
+    CUSTOM_GRADIENT = auto()
     COPY = auto()
     MULTI = auto()
     AFTER = auto()
@@ -174,7 +175,7 @@ class Ops(IntEnum):
     REDUCE_AXIS = nonmember(DialectOps.REDUCE_AXIS)
 
 
-# Of CONTIGUOUS_BACKWARD: what gradients read of the value is not kept for them.
+# Argument of CONTIGUOUS_BACKWARD: gradients recompute the value, so it is not kept (checkpointing).
 ANEW = "anew"
 
 OP_TABLE: dict[Ops, OpInfo] = {
@@ -186,23 +187,24 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.RANGE: OpInfo(Group.LEAF, "Takes 0 <= i < src[0]; how it runs is its kind (RangeArg)."),
     Ops.DEFINE_LOCAL: OpInfo(Group.LEAF, "Scratch of one block or work-item (ScratchArg)."),
     Ops.DEFINE_REG: OpInfo(Group.LEAF, "An accumulator: src[0] starts it, the rest are its lanes."),
-    Ops.BIND: OpInfo(Group.MARK, "src[0], a DEFINE_VAR, has the value of src[1], a CONST, now."),
+    Ops.BIND: OpInfo(Group.MARK, "src[0], a DEFINE_VAR, bound to the value of src[1], a CONST."),
     Ops.DEVICE: OpInfo(Group.LEAF, "Names a device (DeviceArg), for constants."),
     Ops.CONTIGUOUS: OpInfo(Group.MARK, "src[0], stored row-major in memory of its own."),
     Ops.CONTIGUOUS_BACKWARD: OpInfo(
-        Group.MARK, "src[0]; its gradient is stored; with arg ANEW gradients compute src[0] anew."
+        Group.MARK, "src[0]; its gradient is stored; with arg ANEW gradients recompute src[0]."
     ),
-    Ops.DETACH: OpInfo(
+    Ops.DETACH: OpInfo(Group.MARK, "src[0]; no gradient passes."),
+    Ops.CUSTOM_GRADIENT: OpInfo(
         Group.MARK,
-        "src[0]; no gradient passes, save to src[1] times src[2], src[3] times src[4], ...; with a "
-        "rule (RuleArg) to the sources that the rule says.",
+        "src[0]; its gradient, times the derivative src[i + 1], goes to src[i] for each odd i, or "
+        "by a named rule (RuleArg) to src[1:].",
     ),
     Ops.COPY: OpInfo(Group.MARK, "src[0], on another device (DeviceArg)."),
     Ops.MULTI: OpInfo(
         Group.MARK,
-        "One value on several devices: each source is what one of them holds (MultiArg).",
+        "A value on several devices: each source is the part of one device (MultiArg).",
     ),
-    Ops.AFTER: OpInfo(Group.MARK, "src[0], read once the effects src[1:] have happened."),
+    Ops.AFTER: OpInfo(Group.MARK, "src[0], read after the effects src[1:]."),
     Ops.RESHAPE: OpInfo(Group.MOVEMENT, "Another shape with the same elements in the same order."),
     Ops.EXPAND: OpInfo(Group.MOVEMENT, "Axes of size 1 repeated to the sizes of arg."),
     Ops.PERMUTE: OpInfo(Group.MOVEMENT, "Axis i of the result is axis arg[i] of src[0]."),
@@ -210,7 +212,8 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.SHRINK: OpInfo(Group.MOVEMENT, "Each axis cut to arg[i] = (start, stop)."),
     Ops.FLIP: OpInfo(Group.MOVEMENT, "The axes in arg, reversed."),
     Ops.NAME: OpInfo(
-        Group.MOVEMENT, "src[0] as the value of one tensor (NameArg), which gradients tell apart."
+        Group.MOVEMENT,
+        "src[0] as the value of one tensor (NameArg), for gradients of equal values.",
     ),
     Ops.CAST: OpInfo(Group.UNARY, "The value as another dtype."),
     Ops.BITCAST: OpInfo(Group.UNARY, "The bits as another dtype of the same width."),
@@ -223,7 +226,7 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.RECIPROCAL: OpInfo(Group.UNARY, "1/x."),
     Ops.TRUNC: OpInfo(Group.UNARY, "Rounded towards zero."),
     Ops.EXP2_32NDS: OpInfo(
-        Group.UNARY, "2**(n / 32) in float32, n what the low five bits of the float32 x are."
+        Group.UNARY, "2**(n / 32) in float32; n are the low five bits of the float32 x."
     ),
     Ops.ADD: OpInfo(Group.BINARY, "x + y; ints wrap; bool: or."),
     Ops.SUB: OpInfo(Group.BINARY, "x - y; ints wrap."),
@@ -244,8 +247,8 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.THREEFRY: OpInfo(Group.BINARY, "Threefry-2x32-20: uint64 counter x under uint64 key y."),
     Ops.DOT: OpInfo(
         Group.BINARY,
-        "Products of what lies in the uint32 x and y, added up: as float32 of two bfloat16 each, "
-        "as int32 of four int8 each, where 128 is added to those of x.",
+        "Dot product of the packed uint32 x and y: as float32 of two bfloat16 each, or as int32 of "
+        "four int8 each, with 128 added to the elements of x.",
     ),
     Ops.LDEXP: OpInfo(
         Group.BINARY, "x * 2**floor(y) on floats, rounded once; y is a number, or NaN as x is."
@@ -259,27 +262,27 @@ OP_TABLE: dict[Ops, OpInfo] = {
     ),
     Ops.SCATTER: OpInfo(
         Group.REDUCE,
-        "What meets of src[0] at the indices src[1:], one an axis of the result of arg.shape, "
-        "folded with arg.op: sums are the reverse of INDEX.",
+        "Elements of src[0] at equal indices src[1:], one for each axis of arg.shape, folded with "
+        "arg.op: with ADD the transpose of INDEX.",
     ),
     Ops.CALL: OpInfo(
         Group.MEMORY,
-        "What the source arg.output is once a hand-written kernel has run on all sources.",
+        "The source arg.output, after a hand-written kernel has run on all sources.",
     ),
     Ops.STAGE: OpInfo(Group.MEMORY, "src[0] stored over the ranges src[1:] (StageArg)."),
     Ops.INDEX: OpInfo(
         Group.MEMORY,
-        "The element of src[0] at src[1:], one index an axis. Linear "
-        "stage: src[1] counts elements, src[2] adds what the lanes add.",
+        "The element of src[0] at src[1:], an index for each axis. Linear "
+        "stage: src[1] counts elements, src[2] is the offset of the lanes.",
     ),
     Ops.LOAD: OpInfo(
         Group.MEMORY,
         "The value at the INDEX src[0]; 0 where the bool src[1] fails. A uint32 read from a "
-        "narrower dtype is as many elements as it has room for, the first in its lowest bits.",
+        "narrower dtype is a packed word of elements, the first in its lowest bits.",
     ),
     Ops.STORE: OpInfo(Group.MEMORY, "Writes src[1] to src[0] where the bool src[2] holds."),
     Ops.PREFETCH: OpInfo(
-        Group.MEMORY, "What the INDEX src[0] names is wanted soon: a hint, no effect."
+        Group.MEMORY, "A hint that memory at the INDEX src[0] is accessed soon; no effect."
     ),
     Ops.ACCUMULATE: OpInfo(
         Group.MEMORY,
@@ -291,7 +294,7 @@ OP_TABLE: dict[Ops, OpInfo] = {
         "stage: the loop over src[0], a RANGE, ends here.",
     ),
     Ops.BARRIER: OpInfo(
-        Group.CONTROL, "All work-items of a block have done src before any goes on."
+        Group.CONTROL, "All work-items of a block have done src before any continues."
     ),
     Ops.TMA_LOAD: OpInfo(
         Group.CONTROL,
@@ -301,38 +304,38 @@ OP_TABLE: dict[Ops, OpInfo] = {
     ),
     Ops.COMMIT: OpInfo(
         Group.CONTROL,
-        "Stores that may come later (StoreArg) since the last COMMIT are a group. Where copies end "
-        "at barriers in memory, src[0] is the stage that they fill, of arg stages, and src[1] "
-        "whether there are any.",
+        "Makes a group of the asynchronous stores (StoreArg) since the last COMMIT. Where copies "
+        "signal mbarriers, src[0] is the stage that they fill, of arg stages, and src[1] says "
+        "whether there are copies.",
     ),
     Ops.WAIT: OpInfo(
         Group.CONTROL,
-        "All groups of stores but the last arg ones are done. Where copies end at barriers in "
-        "memory, src[0] is the stage waited for, and src[1] how often it was filled before.",
+        "Waits for all groups of stores but the last arg ones. Where copies signal mbarriers, "
+        "waits for the stage src[0], which was filled src[1] times before.",
     ),
     Ops.MMA_WAIT: OpInfo(
         Group.CONTROL,
-        "Products of operands in local memory are in their accumulators, but those of the last arg "
-        "ACCUMULATEs.",
+        "Waits until all asynchronous MMAs but those of the last arg ACCUMULATEs have written "
+        "their accumulators.",
     ),
     Ops.WARP_ROLE: OpInfo(
         Group.CONTROL,
-        "What follows is done by one of so many more work-items than have a LOCAL number, and the "
-        "others do nothing; with 0, by those that have one (RoleArg).",
+        "Starts code for one of arg.items extra work-items without LOCAL numbers, while the others "
+        "do nothing; with 0, code for the work-items with a LOCAL number (WarpRoleArg).",
     ),
     Ops.ACQUIRE: OpInfo(
         Group.CONTROL,
-        "All warps, of a cluster all of its blocks, have released the stage src[0] as often as "
-        "src[1] says, since it was filled so often before.",
+        "Waits until all warps (of a cluster, of all blocks) have released the stage src[0] as "
+        "often as it was filled before, src[1] times.",
     ),
     Ops.RELEASE: OpInfo(
-        Group.CONTROL, "A warp reads no more of the stage src[0], where src[1] holds."
+        Group.CONTROL, "Releases the stage src[0] by this warp, where src[1] holds."
     ),
-    Ops.SINK: OpInfo(Group.CONTROL, "The root: everything that has to happen."),
+    Ops.SINK: OpInfo(Group.CONTROL, "The root, over all effects."),
     Ops.SHUFFLE: OpInfo(
         Group.WARP,
-        "What src[0] is for the work-item whose number differs in the bits of arg; all work-items "
-        "of a warp run it together.",
+        "src[0] of the work-item whose number is XOR arg (a butterfly exchange); all work-items of "
+        "a warp execute it together.",
     ),
     Ops.TMA_STORE: OpInfo(
         Group.CONTROL,
@@ -342,31 +345,30 @@ OP_TABLE: dict[Ops, OpInfo] = {
     ),
     Ops.FENCE: OpInfo(
         Group.CONTROL,
-        "What a work-item has stored in local memory is there for boxes that are stored behind a "
-        "BARRIER behind it.",
+        "Makes stores of a work-item to local memory visible to TMA_STOREs after the next BARRIER.",
     ),
     Ops.TMA_STORE_WAIT: OpInfo(
         Group.CONTROL,
-        "All boxes stored so far have been read from local memory; behind a BARRIER behind it, "
-        "that may change.",
+        "Waits until all TMA_STOREs have read local memory, which may be written to after the next "
+        "BARRIER.",
     ),
     Ops.LDMATRIX: OpInfo(
         Group.WARP,
-        "Parts of matrices of 8 rows of 16 bytes in local memory: each work-item of a warp names a "
-        "row by the INDEX src[0], and gets of each matrix a word of 32 bits. Lanes that follow: "
-        "the bits of an element in its word, then those of a matrix (LdmatrixArg). All work-items "
-        "of a warp run it together.",
+        "Loads matrices of 8 rows of 16 bytes from local memory: each work-item of a warp "
+        "addresses a row by the INDEX src[0], and receives a 32-bit word of each matrix. The lanes "
+        "src[1:] number the elements in a word, then the matrices (LdmatrixArg). All work-items of "
+        "a warp execute it together.",
     ),
     Ops.STMATRIX: OpInfo(
         Group.WARP,
-        "The reverse of LDMATRIX: src[1] is stored, each word of it to the row that a work-item of "
-        "the warp names by the INDEX src[0]. Lanes that follow are those of LDMATRIX.",
+        "The reverse of LDMATRIX: stores src[1], each word to the row that a work-item of the warp "
+        "addresses by the INDEX src[0]. The lanes src[2:] are those of LDMATRIX.",
     ),
     Ops.MMA: OpInfo(
         Group.WARP,
-        "The product of matrices of which each work-item of a warp has a part of src[0] and of "
-        "src[1], in the lanes that follow: those of the first, of the second, of the result "
-        "(MmaArg, `target/tensor_cores`). All work-items of a warp run it together.",
+        "The product of matrices distributed over a warp: each work-item has a part of src[0] and "
+        "of src[1]. The lanes src[2:] are those of the first, of the second, of the result "
+        "(MmaArg, `target/tensor_cores`). All work-items of a warp execute it together.",
     ),
 }
 
@@ -380,9 +382,11 @@ UNARY = of_group(Group.UNARY)
 BINARY = of_group(Group.BINARY)
 TERNARY = of_group(Group.TERNARY)
 ELEMENTWISE = UNARY | BINARY | TERNARY
-# What computes or loads a value in a kernel.
+# Ops that compute or load a value in a kernel.
 VALUES = ELEMENTWISE | {Ops.LOAD}
 MOVEMENT = of_group(Group.MOVEMENT)
+# Ops with the value of src[0] and another gradient.
+GRADIENT_MARKS = frozenset({Ops.DETACH, Ops.CUSTOM_GRADIENT})
 COMPARE = frozenset({Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ})
 COMMUTATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.CMPNE, Ops.CMPEQ, Ops.XOR, Ops.OR, Ops.AND})
 DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
@@ -391,38 +395,38 @@ ASSOCIATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.XOR, Ops.OR, Ops.AND})
 
 @direct_members
 class AxisType(Enum):
-    """Way in which a RANGE runs."""
+    """The execution of a RANGE."""
 
-    LOOP = "loop"  # one after the other
+    LOOP = "loop"  # sequential
     THREAD = "thread"  # split over the threads of a CPU
-    GLOBAL = "global"  # one block each (GPU)
-    LOCAL = "local"  # one work-item of the block each (GPU)
-    REDUCE = "reduce"  # folded, one after the other
+    GLOBAL = "global"  # a block for each step (GPU)
+    LOCAL = "local"  # a work-item of the block for each step (GPU)
+    REDUCE = "reduce"  # folded sequentially
     GROUP = "group"  # folded by the work-items of a block together (GPU)
-    UPCAST = "upcast"  # lanes: written once per value; of a reduction: accumulators side by side
-    UNROLL = "unroll"  # lanes of a reduction, folded into one accumulator in order
+    UPCAST = "upcast"  # unrolled lanes; of a reduction: independent accumulators
+    UNROLL = "unroll"  # unrolled lanes of a reduction, folded into one accumulator in order
     VECTOR = "vector"  # lanes in one SIMD value
 
-    # Whether the range is written out by the renderer instead of looped over.
+    # Whether the renderer unrolls the range instead of writing a loop.
     is_lane: bool
 
     def __init__(self, name: str) -> None:
         self.is_lane = name in ("upcast", "unroll", "vector")
 
-    # Members are compared as the objects they are.
+    # Members compare by identity.
     __hash__ = object.__hash__
 
 
 class Memory(Enum):
     """Where a STAGE keeps its value."""
 
-    GLOBAL = "global"  # a buffer: kernels are cut here
+    GLOBAL = "global"  # a buffer: a kernel boundary
     LOCAL = "local"  # scratch of one block
     REG = "reg"  # accumulators
 
 
 class BufferArg(NamedTuple):
-    """Of BUFFER: `id` makes it one of its kind; `size` in elements."""
+    """Of BUFFER: a unique `id`; `size` in elements."""
 
     id: int
     device: str
@@ -446,7 +450,7 @@ class VarArg(NamedTuple):
 
 
 class RangeArg(NamedTuple):
-    """Of RANGE: `id` tells ranges of equal size apart."""
+    """Of RANGE: `id` distinguishes ranges of equal size; `kind` says how it runs."""
 
     id: int
     kind: AxisType
@@ -460,11 +464,10 @@ class ReduceArg(NamedTuple):
 
 
 class MmaArg(NamedTuple):
-    """Of MMA: the name of the tensor core, and how many lanes the two operands have.
+    """Of MMA: the name of the tensor core, and the number of lanes of each operand.
 
-    Operands in local memory have none: they are loads of their first element. `majors` says along
-    which axis the elements of each are neighbours there: "kn" where along k of A and n of B, and
-    "rn" where work-items have A in registers.
+    Operands in local memory have no lanes: they are loads of their first element. `majors` gives
+    the contiguous axis of A and of B: "kn" for k of A and n of B, and "rn" for A in registers.
     """
 
     core: str
@@ -476,10 +479,8 @@ class MmaArg(NamedTuple):
 class TmaArg(NamedTuple):
     """Of TMA_LOAD and TMA_STORE: the tensor, in elements of the argument, and the box.
 
-    As `target/tensor_maps` has them.
-
-    Where `blocks` is more than 1 a cluster has so many; the box goes to the same place of each of
-    them, and each of them begins one such box.
+    With `blocks` above 1 the box is multicast to the same address of all blocks of a cluster, each
+    of which starts one such copy.
     """
 
     start: int
@@ -492,7 +493,7 @@ class TmaArg(NamedTuple):
 class RoleArg(NamedTuple):
     """Of WARP_ROLE: how many work-items more than have a LOCAL number do what follows, or 0.
 
-    Each has so many registers from then on, where that is not 0.
+    `registers`, if not 0, reallocates registers of each work-item.
     """
 
     items: int
@@ -500,10 +501,10 @@ class RoleArg(NamedTuple):
 
 
 class LdmatrixArg(NamedTuple):
-    """Of LDMATRIX and STMATRIX: how many lanes are those of an element in a word of 32 bits.
+    """Of LDMATRIX and STMATRIX: the number of lanes within a 32-bit word.
 
-    A work-item gets of row i the words at i // 4; of matrices of 16 bits that are `transposed`, the
-    elements at column i // 4 of two rows.
+    Work-item i receives word i % 4 of row i // 4; of `transposed` 16-bit matrices, the elements at
+    column i // 4 of two rows.
     """
 
     word: int
@@ -511,10 +512,10 @@ class LdmatrixArg(NamedTuple):
 
 
 class RuleArg(NamedTuple):
-    """Of a DETACH whose gradients have a rule of their own: its name, and a number that it takes.
+    """Of a CUSTOM_GRADIENT with a named rule: the name, and a number that the rule takes.
 
-    Behind the value come the sources that the rule says. The rules are those of `matrix_gradient`
-    and of the rows of the kernel library.
+    The rule says which sources follow the value. Rules are in `matrix_gradient` and in the rows of
+    the kernel library.
     """
 
     rule: str
@@ -522,10 +523,10 @@ class RuleArg(NamedTuple):
 
 
 class NameArg(NamedTuple):
-    """Of NAME: the number of the tensor, and what the tensor is to another one with that value.
+    """Of NAME: the number of the tensor, and its relation to another tensor with the same value.
 
-    A "view" shows the other tensor, and hands its gradient on. An "equal" tensor was computed by
-    itself: its gradient goes on to what both were made of. A "detached" one hands nothing on.
+    A "view" passes its gradient to the other tensor. An "equal" tensor was computed independently:
+    its gradient goes to the common sources. A "detached" one passes no gradient.
     """
 
     number: int
@@ -533,14 +534,14 @@ class NameArg(NamedTuple):
 
 
 class ScatterArg(NamedTuple):
-    """Of SCATTER: how values that meet are combined (ADD or MAX), and the shape of the result."""
+    """Of SCATTER: how values at equal indices are folded (ADD or MAX), the shape of the result."""
 
     op: Ops
     shape: tuple[int, ...]
 
 
 class StageArg(NamedTuple):
-    """Of STAGE: the memory it lives in, and on which device when that is GLOBAL."""
+    """Of STAGE: the kind of memory, and the device if it is GLOBAL."""
 
     memory: Memory
     device: str | None = None
@@ -549,46 +550,43 @@ class StageArg(NamedTuple):
 class BodyArg(NamedTuple):
     """Of the SINK of a captured body.
 
-    Its first `fresh` STOREs fill new memory, which belongs to the value alone; the others overwrite
-    memory that has had a value before.
+    Its first `fresh` STOREs fill new memory; the others overwrite existing memory.
     """
 
     fresh: int
 
 
 class DeviceArg(NamedTuple):
-    """Of COPY and DEVICE; a DEVICE may name several, which then hold the same."""
+    """Of COPY and DEVICE; a DEVICE may name several, for a replicated value."""
 
     device: str | tuple[str, ...]
 
 
 class MultiArg(NamedTuple):
-    """Of MULTI: the axis that the sources are equal parts of; None where each is the whole."""
+    """Of MULTI: the axis of which the sources are equal parts; None for replicated values."""
 
     axis: int | None
 
 
 class PowerArg(NamedTuple):
-    """Of EXP2, where it has one: the exponent is not above 0, or NaN (`falls`), a promise.
+    """Of EXP2, optional: a promise that the exponent is at most 0, or NaN (`falls`).
 
-    It is a multiple of a difference that has been rounded. A power that is smaller than normal
-    numbers may be 0.
+    The exponent is a multiple of a rounded difference. Subnormal results may be flushed to 0.
     """
 
     falls: bool
 
 
 class LoadArg(NamedTuple):
-    """Of LOAD, where it has one: what lies `ahead` elements further is wanted soon, a hint."""
+    """Of LOAD, optional: a hint to prefetch memory `ahead` elements further."""
 
     ahead: int
 
 
 class StoreArg(NamedTuple):
-    """Of STORE, where it has one: what is stored goes past the caches (`streams`), a hint.
+    """Of STORE, optional: a hint that the store is non-temporal (`streams`).
 
-    One of a LOAD that comes `later` may be done at any time until the WAIT for its group: a copy
-    that goes on beside the work.
+    A STORE of a LOAD that is `later` is an asynchronous copy, done by the WAIT for its group.
     """
 
     streams: bool = False
@@ -598,10 +596,10 @@ class StoreArg(NamedTuple):
 class ScratchArg(NamedTuple):
     """Of DEFINE_LOCAL and DEFINE_REG: `size` in elements.
 
-    A DEFINE_LOCAL is shared by a block, or each work-item has its own (`private`). With an `xor` of
-    three numbers of bits (n, to, off) what has place x lies where n bits of x from bit `to` on are
-    changed by those from bit `off` on, as lowered indices have it (`codegen/work_groups/swizzle`).
-    Memory that is `over` others, by id, begins where these do, which lie one behind the other.
+    A DEFINE_LOCAL is shared by a block, or each work-item has its own (`private`). `xor`, (n, to,
+    off), is a swizzle: n bits of an offset from bit `to` on are XORed with those from bit `off` on,
+    as in lowered indices (`codegen/work_groups/swizzle`). Memory that is `over` others, by id,
+    aliases them; they are consecutive.
     """
 
     id: int
@@ -612,11 +610,10 @@ class ScratchArg(NamedTuple):
 
 
 class CallArg(NamedTuple):
-    """Of CALL: a kernel whose PARAM i is source `slots[i]`, and which source is asked for.
+    """Of CALL: a kernel whose PARAM i is source `slots[i]`, and the source that is the result.
 
-    `values` are those of its variables.
-
-    `grad_fxn`, given the gradient of the result and the CALL, gives that of each source.
+    `values` are the values of its variables. `grad_fxn` receives the gradient of the result and the
+    CALL; it returns the gradient of each source.
     """
 
     kernel: Any
@@ -630,10 +627,10 @@ class CallArg(NamedTuple):
 
 
 class KernelArg(NamedTuple):
-    """Of the SINK of a kernel that somebody has written or scheduled by hand.
+    """Of the SINK of a kernel that was written or scheduled by hand.
 
-    `opts` are the Opts to apply, as text, None where the cost decides. With `in_order` stores have
-    an order: loops run as they are nested, and no axis is split, merged or moved.
+    `opts` are the Opts to apply, as text; None lets the policy choose. With `in_order` the order of
+    stores matters: loops run as nested, and no axis is split, merged or moved.
     """
 
     name: str = ""
@@ -642,12 +639,12 @@ class KernelArg(NamedTuple):
 
 
 class RunArg(NamedTuple):
-    """Of the SINK of kernels that run one after another for each part of some axes.
+    """Of the SINK of a run: kernels that run one after another for each part of some axes.
 
-    `axes` are (variable, size, part): the variable is where the part begins; the last part of an
-    axis ends with it, and may overlap the one before. The outermost `shared` may be shared out, in
-    at most `lanes` lanes. PARAM i of kernel k is slot `slots[k][i]` of the run; of a slot that is
-    scratch each lane has its own `scratch[slot]` bytes, 0 of memory that is whole.
+    `axes` are (variable, size, part): the variable is the start of a part; the last part ends with
+    the axis, and may overlap the one before. The outermost `shared` axes may be divided among at
+    most `lanes` threads. PARAM i of kernel k is slot `slots[k][i]` of the run. A scratch slot has
+    `scratch[slot]` bytes for each thread; other slots have 0.
     """
 
     axes: tuple[tuple[str, int, int], ...]

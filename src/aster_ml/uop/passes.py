@@ -1,8 +1,8 @@
-"""Passes: named steps from graph to graph, as rows of tables that are run, timed and recorded.
+"""Runs passes: named steps from graph to graph, as rows of tables, timed and recorded.
 
-Receives rows and what they make; keeps how long each pass has taken, holds graphs to their stage
-(SPEC=2), and hands every step to who listens. Which passes there are, and in which order they run,
-say the tables in `schedule/plan` and `codegen/passes`.
+Receives rows and the results of their passes; times each pass, verifies its result against its
+stage (SPEC=2), and reports it to listeners. The tables in `schedule/plan` and `codegen/passes` list
+the passes in execution order.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ else:
 class Pass(NamedTuple):
     """One step from graph to graph.
 
-    `run` does it; its docstring says what becomes of what. It `carries_out` plans of these kinds,
-    and runs where there is one; without them `applies` says whether it is done to a graph (None:
-    always), its docstring to which. `why` says why it stands where it does. A pass that is `needed`
-    runs on plain kernels too; all others only make programs faster. `stage` names the specification
-    that its result is held to.
+    The docstring of `run` says what the pass rewrites. A pass that `carries_out` plans runs if one
+    of these kinds exists; otherwise `applies` decides (None: always), and its docstring says when.
+    `why` explains the position of the pass. A `needed` pass runs on plain kernels too; all others
+    only make programs faster. `stage` names the specification of its result.
     """
 
     name: str
@@ -60,32 +59,32 @@ class PassTotal:
 
 
 class PassRun(NamedTuple):
-    """A pass that has run: its name, what it has made, and the seconds that it took."""
+    """An executed pass: its name, its result, and its seconds."""
 
     name: str
     made: Any
     time_s: float
 
 
-# By name of the pass.
+# Name of a pass -> its total.
 PASS_TOTALS: dict[str, PassTotal] = {}
 
 
 class Listeners(threading.local):
-    """Lists of steps that this thread records, innermost last."""
+    """Lists that this thread records passes in, innermost last."""
 
     def __init__(self) -> None:
         self.lists: list[list[PassRun]] = [*ALWAYS]
 
 
-# Lists in which every thread records from its first pass on.
+# Lists in which every thread records, from its first pass on.
 ALWAYS: list[list[PassRun]] = []
 LISTENERS = Listeners()
 
 
 @contextmanager
 def recorded() -> Iterator[list[PassRun]]:
-    """Within the block, each pass that this thread runs is added to the list, with what it made."""
+    """A list of the passes that this thread runs within the block, with their results."""
     steps: list[PassRun] = []
     LISTENERS.lists.append(steps)
     try:
@@ -98,8 +97,8 @@ def recorded() -> Iterator[list[PassRun]]:
 def record_always(steps: list[PassRun]) -> None:
     """Adds to the list each pass that any thread runs from now on.
 
-    Watchers (`watch.WATCHERS`) are told of each rewrite from then on; so put them there before.
-    A thread that has run a pass before records in the list only if it is the caller.
+    Watchers (`watch.WATCHERS`) receive rewrites from now on, so register them first. A thread that
+    has run a pass before records in the list only if it is the caller.
     """
     ALWAYS.append(steps)
     LISTENERS.lists.append(steps)
@@ -107,14 +106,14 @@ def record_always(steps: list[PassRun]) -> None:
 
 
 def record_no_more(steps: list[PassRun]) -> None:
-    """Ends what `record_always` began for this list, in the same thread."""
+    """Ends `record_always` for this list, in the same thread."""
     ALWAYS[:] = [s for s in ALWAYS if s is not steps]
     LISTENERS.lists = [s for s in LISTENERS.lists if s is not steps]
     compile_anew()
 
 
 def verify_after(made: Any, step: Pass) -> None:
-    """Holds what a pass has made to the pass's stage; the error says after which pass.
+    """Verifies the result of a pass against its stage; the error names the pass.
 
     Raises: InternalError.
     """
@@ -126,7 +125,7 @@ def verify_after(made: Any, step: Pass) -> None:
 
 
 class PassClock:
-    """Ends each pass of a run: notes its time, verifies its result, tells listeners."""
+    """Ends each pass of a run: records its time, verifies its result, reports it to listeners."""
 
     def __init__(self) -> None:
         self.verifies = SPEC >= 2
@@ -135,9 +134,9 @@ class PassClock:
         self.last = time.perf_counter()
 
     def __call__(self, step: Pass, made: Any) -> None:
-        """A pass has made this since the one before ended.
+        """Ends a pass with its result.
 
-        Raises: InternalError where it breaks a rule of the pass's stage, with SPEC=2.
+        Raises: InternalError where the result breaks a rule of its stage, with SPEC=2.
         """
         time_s = time.perf_counter() - self.last
         total = PASS_TOTALS.get(step.name)

@@ -1,9 +1,9 @@
-"""Patterns, rules and tables of rules; a table becomes generated Python, one function a root op.
+"""Compiles tables of rewrite rules to Python: a function for each root op.
 
-Receives rows (name, pattern, replacement, guard) and gives `PatternMatcher.rewrite`. The generated
-function of an op tests what the rules of a run have in common once: the ops of the sources first,
-then dtypes, arguments and what lies deeper. Nothing compiles before the op is met for the first
-time. How rules are driven over a graph does not belong here (`uop/rewrite`).
+Receives rows (name, pattern, replacement, guard) and provides `PatternMatcher.rewrite`. The
+generated function of an op shares tests of consecutive rules: ops of the sources first, then
+dtypes, arguments and deeper nodes. It is compiled at the first node of the op. `uop/rewrite`
+applies rules to graphs.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class UPat:
     """Pattern of a node: op, dtype, argument and sources, each of which may be left open.
 
     `src` lists the patterns of the sources in order; with `prefix` more sources may follow; with
-    `any_order` the sources may stand in any order. A `name` hands the node to the rule; a name
-    that occurs twice asks for the same node twice. `arg` is compared with `==`, so 0 stands for
-    False and both float zeros too.
+    `any_order` sources match in any order. A `name` passes the node to the rule; a repeated name
+    matches the same node only. `arg` is compared with `==`, so 0 matches False and both float
+    zeros.
     """
 
     __slots__ = ("any_order", "arg", "dtypes", "name", "ops", "prefix", "src")
@@ -178,10 +178,10 @@ class UPat:
 class Rule:
     """A row of a table: where `pattern` matches and `guard` holds, the node becomes `replace(...)`.
 
-    The functions take what they name: named nodes of the pattern, `u` the node itself unless the
-    pattern has named it otherwise, `ctx` the driver's context, `info` what `prepare` returned.
-    `prepare` runs once for neighbouring rules of one table that share it and the pattern. A
-    replacement that returns None, or the node itself, leaves the node to the next rule.
+    Functions receive arguments by parameter name: named nodes of the pattern, `u` (the node itself
+    unless the pattern names it otherwise), `ctx` (the driver's context), `info` (the result of
+    `prepare`). `prepare` runs once for consecutive rules that share it and the pattern. If the
+    replacement returns None, or the node itself, the next rule is tried.
     """
 
     __slots__ = ("__weakref__", "fired", "guard", "name", "pattern", "prepare", "replace")
@@ -206,7 +206,7 @@ class Rule:
         return f"Rule({self.name!r}, {self.pattern!r})"
 
 
-# Every rule that is alive, for the report of those that never fire.
+# All live rules, for the report of rules that never fire.
 RULES: SharedWeakSet[Rule] = SharedWeakSet()
 
 
@@ -219,7 +219,7 @@ def fired_counts() -> dict[str, int]:
 
 
 class Table(dict[Ops, "Matcher | None"]):
-    """Op -> the compiled matcher of its rules, None where there are none; compiles when asked."""
+    """Op -> the compiled matcher of its rules, None where there are none; compiled on demand."""
 
     __slots__ = ("__weakref__", "rules")
 
@@ -236,24 +236,24 @@ class Table(dict[Ops, "Matcher | None"]):
         return found
 
 
-# Every table that is alive: what is compiled for a watcher is not what is compiled without.
+# All live tables, which are compiled again when watchers come or go.
 TABLES: SharedWeakSet[Table] = SharedWeakSet()
 
 
 def compile_anew() -> None:
-    """Forgets all compiled matchers: those to come tell watchers, if there are any."""
+    """Discards all compiled matchers; new ones report to watchers, if there are any."""
     for table in list(TABLES):
         table.clear()
 
 
 def tell_rewritten(rule: Rule, before: UOp, after: UOp) -> None:
-    """Tells watchers of a rule that has fired."""
+    """Reports a fired rule to watchers."""
     for w in WATCHERS:
         w.rewritten(rule, before, after)
 
 
 class PatternMatcher:
-    """A table of rules, tried in order; the first that applies wins. Tables add up with `+`.
+    """A table of rules, tried in order; the first that applies wins. `+` concatenates tables.
 
     `table[op]` is the compiled matcher of an op, or None; drivers read it directly.
     """
@@ -270,7 +270,7 @@ class PatternMatcher:
         return None if matcher is None else matcher(u, ctx)
 
     def explain(self, u: UOp, ctx: Any = None) -> tuple[str, UOp] | None:
-        """The name of the rule that applies to `u`, and what it makes of it."""
+        """The name of the rule that applies to `u`, and its result."""
         before = [rule.fired for rule in self.rules]
         result = self.rewrite(u, ctx)
         if result is None:
@@ -293,7 +293,7 @@ class Step(NamedTuple):
 
 
 class Namespace:
-    """Names that generated code uses for values it cannot write down."""
+    """Globals of generated code, for values without a literal."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -309,7 +309,7 @@ class Namespace:
 
 
 def orders_of(pat: UPat) -> Iterator[UPat]:
-    """The pattern with `any_order` spelled out: each way in which the sources may stand."""
+    """The pattern in each order of the sources that `any_order` allows."""
     if pat.src is None:
         yield pat
         return
@@ -336,7 +336,7 @@ def op_test(pat: UPat, var: str, space: Namespace) -> list[Step]:
 
 
 def match_steps(pat: UPat, var: str, space: Namespace, bound: dict[str, str]) -> Iterator[Step]:
-    """Lists the tests of the node in `var`, whose op is tested already; fills `bound`."""
+    """Lists the tests of the node in `var`, after the test of its op; fills `bound`."""
     if pat.dtypes is not None:
         if len(pat.dtypes) == 1:
             name = space.name("DT_", pat.dtypes[0], pat.dtypes[0].name)
@@ -374,7 +374,7 @@ def parameters_of(fn: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def call_text(fn: Callable[..., Any], bound: dict[str, str], space: Namespace) -> str:
-    """A call of a rule's function with what its parameters name."""
+    """A call of a rule's function with arguments by parameter name."""
     known = {"u": "u", "ctx": "ctx", "info": "info", **bound}
     return f"{space.name('F_', fn)}({', '.join([known[n] for n in parameters_of(fn)])})"
 
@@ -385,7 +385,7 @@ def rule_steps(rule: Rule, pat: UPat, space: Namespace) -> tuple[list[Step], str
     steps = list(match_steps(pat, "u", space, bound))
     prepare = rule.prepare and Step(f"info = {call_text(rule.prepare, bound, space)}", False)
     guard = rule.guard and Step(call_text(rule.guard, bound, space), True)
-    # A guard that does not look at what is prepared spares the preparing.
+    # A guard without `info` runs before `prepare`.
     needs_info = rule.guard is not None and "info" in parameters_of(rule.guard)
     steps += [s for s in ((prepare, guard) if needs_info else (guard, prepare)) if s]
     return steps, call_text(rule.replace, bound, space), space.name("R_", rule)
@@ -394,7 +394,7 @@ def rule_steps(rule: Rule, pat: UPat, space: Namespace) -> tuple[list[Step], str
 def write_steps(
     rows: list[tuple[list[Step], str, str]], depth: int, indent: str, lines: list[str]
 ) -> None:
-    """Rows as nested code; neighbours that begin alike share the beginning."""
+    """Rows as nested code; consecutive rows share their common first tests."""
     position = 0
     while position < len(rows):
         steps, call, rule = rows[position]

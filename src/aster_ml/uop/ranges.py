@@ -1,6 +1,6 @@
-"""Ranges: how long they are, and indices made of them.
+"""Computes lengths of ranges, and indices made of ranges.
 
-Receives ranges and indices, as nodes; what a whole kernel says of them is in `codegen.analysis`.
+Receives ranges and indices, as nodes; `codegen.analysis` analyses whole kernels.
 """
 
 from __future__ import annotations
@@ -11,36 +11,35 @@ from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.rules.symbolic import affine_form, simplify_around
 
-# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+# Globals are faster to look up than members of an Enum, and every node is tested for its op.
 CONST = Ops.CONST
 
 
 def before_last(step: UOp, size: int, lanes: int) -> UOp:
-    """Distance of a step's lanes from the last lanes of an axis: at least 0."""
+    """max(size - lanes - step * lanes, 0): distance of the lanes from the last ones of an axis."""
     start = index_alu(Ops.MUL, step, UOp.index_const(lanes))
-    # min(start, last), by the one of the two that there is an op for.
     distance = index_alu(Ops.SUB, UOp.index_const(size - lanes), start)
     return index_alu(Ops.MAX, distance, UOp.index_const(0))
 
 
 def steps_left(start: UOp, length: int, size: int) -> UOp:
-    """`length` steps from `start`, or as many as are left of an axis that it does not divide."""
+    """min(length, size - start): the steps of a part of an axis, whose last part may be shorter."""
     whole = UOp.index_const(length)
     if size % length == 0:
         return whole
     over = index_alu(Ops.SUB, index_alu(Ops.ADD, start, whole), UOp.index_const(size))
-    # In simplest form, as indices will be: an axis has to stay one node.
+    # Simplified, as indices will be: an axis must stay the same node.
     return simplify_around(index_alu(Ops.SUB, whole, index_alu(Ops.MAX, over, UOp.index_const(0))))
 
 
 def tells_apart(index: UOp, axis: UOp) -> bool:
-    """Whether two values of `axis` never give the same index, whatever the other axes are.
+    """Whether two values of `axis` never give the same index, for all values of other axes.
 
-    With stride s and size n: what is smaller than s in the rest of the index stays within a span
-    of s, and what is larger comes in multiples of s * n.
+    With stride s and size n: smaller terms of the index span less than s, and larger terms are
+    multiples of s * n.
     """
     rest, strides = affine_form(index, {axis})
-    # Beside what changes with it in some other way too, an axis is a term like any other.
+    # An axis that also occurs within another term is a term like any other.
     stride = abs(strides.get(axis) or rest.terms.get(axis, 0))
     if not stride:
         return False
@@ -48,7 +47,7 @@ def tells_apart(index: UOp, axis: UOp) -> bool:
     for term, factor in rest.terms.items():
         if term is axis or factor % (stride * size_of(axis)) == 0:
             continue
-        # A loaded index is within its bounds, wherever it was loaded.
+        # A loaded index is within its bounds.
         ends = (term.vmin * factor, term.vmax * factor)
         low, high = low + min(ends), high + max(ends)
     return bool(high - low < stride)

@@ -1,7 +1,7 @@
-"""Drivers that apply a table of rules to a whole graph until none applies any more.
+"""Rewrites a graph by a table of rules until none applies.
 
-Receives graphs and tables, returns graphs. It knows no rules and no stages; whole steps from graph
-to graph, one after the other, are the business of `uop/passes`.
+Receives graphs and tables, returns graphs. It knows no rules and no stages; `uop/passes` runs
+sequences of passes.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.pattern import PatternMatcher
 
-# So many results for each node of a graph, and these at least, are allowed: far more than any sound
+# Limit of rewrites for each node of a graph, and for a small graph: far more than a terminating
 # table needs.
-STEPS_A_NODE, LEAST_STEPS = 200, 10_000
+STEPS_A_NODE, MIN_STEPS = 200, 10_000
 
 
 def graph_rewrite(root: UOp, pm: PatternMatcher, ctx: Any = None, bottom_up: bool = False) -> UOp:
     """`root` with the rules applied everywhere until none applies any more.
 
-    A rule sees a node after its sources have been rewritten. With `bottom_up` it sees the node
-    first, as it stands, and the sources of what it becomes afterwards (the field's name for that).
+    A rule sees a node after its sources have been rewritten. With `bottom_up`, tinygrad's name, it
+    sees the node first, and the sources of its replacement afterwards.
 
     Raises: InternalError naming the rule when the rewriting does not end.
     """
@@ -45,10 +45,10 @@ def rewrite_all(
 def rewrite_after(root: UOp, pm: PatternMatcher, ctx: Any, done: dict[UOp, UOp]) -> None:
     """Fills `done` for everything below `root`: sources first, then the node, then its result."""
     table = pm.table
-    # (node, what is waited for): None its sources, a node the result it became.
+    # (node, what it waits for): None for its sources, a node for its replacement.
     stack: list[tuple[UOp, UOp | None]] = [(root, None)]
     waiting: set[UOp] = set()
-    steps, limit = 0, LEAST_STEPS
+    steps, limit = 0, MIN_STEPS
     while stack:
         u, became = stack.pop()
         if became is not None:
@@ -62,7 +62,7 @@ def rewrite_after(root: UOp, pm: PatternMatcher, ctx: Any, done: dict[UOp, UOp])
             waiting.add(u)
             stack.append((u, None))
             for s in pending:
-                # Only what is in progress above a node can be waiting: rules have made a circle.
+                # Only nodes in progress above a node wait: the rules have made a cycle.
                 if s in waiting:
                     raise not_ending(pm, s, ctx, "it becomes something that contains it")
                 stack.append((s, None))
@@ -100,11 +100,11 @@ def rewrite_after(root: UOp, pm: PatternMatcher, ctx: Any, done: dict[UOp, UOp])
 
 
 def rewrite_first(root: UOp, pm: PatternMatcher, ctx: Any, done: dict[UOp, UOp]) -> None:
-    """Fills `done` for everything below `root`: the node, then the sources of what it becomes."""
+    """Fills `done` for everything below `root`: the node, then the sources of its replacement."""
     table = pm.table
     stack: list[tuple[UOp, UOp | None, bool]] = [(root, None, False)]
     waiting: set[UOp] = set()
-    steps, limit = 0, LEAST_STEPS
+    steps, limit = 0, MIN_STEPS
     while stack:
         u, became, entered = stack.pop()
         if became is not None:
@@ -145,12 +145,12 @@ def rewrite_first(root: UOp, pm: PatternMatcher, ctx: Any, done: dict[UOp, UOp])
 
 
 def steps_allowed(root: UOp) -> int:
-    """Limit of results that a table may give for a graph. Asked for only once there are many."""
+    """Limit of rewrites of a graph; computed only after many rewrites."""
     return STEPS_A_NODE * len(toposort(root))
 
 
 def not_ending(pm: PatternMatcher, u: UOp, ctx: Any, how: str) -> InternalError:
-    """The error for rules that run in circles."""
+    """The error for rules that do not terminate."""
     found = pm.explain(u, ctx)
     rule = "no single rule" if found is None else f"rule {found[0]!r} gives {found[1]!r}"
     return InternalError(f"rewriting does not end at {u!r}: {how}; {rule}")

@@ -1,8 +1,7 @@
-"""Along which axis a value on several devices is split, as a function of op, sources and argument.
+"""Infers the axis along which a value is sharded from op, sources and argument.
 
 Receives nodes (anything with op, dtype, src, arg and the inferred properties of its sources);
-returns the axis, or one of the marks below. It builds no nodes; what each device then computes
-stands in `uop.multi`.
+returns the axis, or one of the marks below. `uop.multi` builds the nodes of each device.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from aster_ml.uop.ops import ELEMENTWISE, Ops
 if TYPE_CHECKING:
     from aster_ml.uop.node import UOp
 
-# Has an element once a value on several devices was made: before, nobody has to look for one.
+# Not empty once a value on several devices exists; before, no node needs to be checked.
 MULTI_SEEN: list[bool] = []
 
-# Values on one device, or on none in particular: with no MULTI below, and with one.
+# Values on one device, or without a device: with no MULTI below, and with one.
 PLAIN, GATHERED = -1, -2
 
 
@@ -29,13 +28,13 @@ def same_size(a: Any, b: Any) -> bool:
 
 
 def shard_bounds(size: int, count: int) -> list[tuple[int, int]]:
-    """Where each of `count` equal parts of an axis starts and stops."""
+    """(start, stop) of each of `count` equal parts of an axis."""
     step = size // count
     return [(i * step, (i + 1) * step) for i in range(count)]
 
 
 def infer_axis(u: UOp) -> int | None:
-    """The axis that a node is split along; None where each device has all of it, or a mark."""
+    """The sharded axis of a node; None for a replicated value; or a mark."""
     op = u.op
     if op is Ops.MULTI:
         axis: int | None = u.arg.axis
@@ -51,13 +50,13 @@ def infer_axis(u: UOp) -> int | None:
 
 
 def own_axis(u: UOp) -> int | None:
-    """The axis of a source; whatever is on one device counts as whole on each."""
+    """The sharded axis of a source; a value on one device counts as replicated."""
     axis: int | None = u._axis
     return None if axis is None or axis < 0 else axis
 
 
 def last_axis(nodes: tuple[UOp, ...]) -> int | None:
-    """The axis of the last of the nodes that has one: the others are brought there."""
+    """The axis of the last sharded node; the others are resharded to it."""
     for u in reversed(nodes):
         axis = own_axis(u)
         if axis is not None:
@@ -66,7 +65,7 @@ def last_axis(nodes: tuple[UOp, ...]) -> int | None:
 
 
 def axis_of_alu(u: UOp) -> int | None:
-    """Of elementwise ops; between widths an axis has to be split into whole elements."""
+    """The axis of an elementwise op; a BITCAST to another width keeps it if parts are whole."""
     axis = last_axis(u.src)
     if axis is None or u.op is not Ops.BITCAST or u.dtype.itemsize == u.src[0].dtype.itemsize:
         return axis
@@ -74,7 +73,7 @@ def axis_of_alu(u: UOp) -> int | None:
 
 
 def axis_of_reshape(u: UOp) -> int | None:
-    """The axis at which the same number of elements stands before, if it can be split as often."""
+    """The axis of the result with as many elements before it, if it divides evenly."""
     axis = own_axis(u.src[0])
     if axis is None:
         return None
@@ -82,7 +81,7 @@ def axis_of_reshape(u: UOp) -> int | None:
 
 
 def reshaped_axis(old: Any, new: Any, axis: int, count: int) -> int | None:
-    """Where a reshape takes an axis split over `count` devices; None where it breaks it up."""
+    """The axis to which a reshape maps one sharded over `count` devices; None if it breaks."""
     before = prod(old[:axis])
     found = None
     for place in range(len(new)):
@@ -93,31 +92,31 @@ def reshaped_axis(old: Any, new: Any, axis: int, count: int) -> int | None:
 
 
 def axis_of_pad(u: UOp) -> int | None:
-    """A padded axis is whole on each device."""
+    """The axis of the source; None (replicated) if it is padded."""
     axis = own_axis(u.src[0])
     return axis if axis is None or tuple(u.marg[axis]) == (0, 0) else None
 
 
 def axis_of_shrink(u: UOp) -> int | None:
-    """A cut axis is whole on each device."""
+    """The axis of the source; None (replicated) if it is cut."""
     axis = own_axis(u.src[0])
     return axis if axis is None or tuple(u.marg[axis]) == (0, u.src[0].shape[axis]) else None
 
 
 def axis_of_permute(u: UOp) -> int | None:
-    """The axis moves along."""
+    """The permuted axis."""
     axis = own_axis(u.src[0])
     return None if axis is None else u.arg.index(axis)
 
 
 def axis_of_reduce(u: UOp) -> int | None:
-    """A reduced axis is folded over the devices, so that each has the result."""
+    """The axis of the source; None if it is reduced, so that each device has the result."""
     axis = own_axis(u.src[0])
     return None if axis in u.arg.axes else axis
 
 
 def walked_axis(index: UOp, size: Any) -> int | None:
-    """The axis of an index value along which it just counts 0, 1, 2, ... `size`."""
+    """The axis along which an index counts 0, 1, 2, ... `size` - 1; else None."""
     spread = index
     while spread.op is Ops.EXPAND:
         spread = spread.src[0]
@@ -130,7 +129,7 @@ def walked_axis(index: UOp, size: Any) -> int | None:
 
 
 def axis_of_index(u: UOp) -> int | None:
-    """Of elements taken at indices: that of the indices, or that which walks the split axis."""
+    """The axis of a gather: that of the indices, or the axis that counts along the sharded one."""
     source, idxs = u.src[0], u.src[1:]
     axis = own_axis(source)
     asked = last_axis(idxs)
@@ -141,7 +140,7 @@ def axis_of_index(u: UOp) -> int | None:
 
 
 def axis_of_scatter(u: UOp) -> int | None:
-    """Of elements added up at indices: the axis that the values' axis walks."""
+    """The axis of a scatter: the axis along which the indices count on the values' sharded axis."""
     axis = last_axis(u.src)
     if axis is None:
         return None
@@ -164,9 +163,9 @@ AXIS_RULES: dict[Ops, Callable[[UOp], int | None]] = {
 
 
 def breaks_up_axis(u: UOp) -> bool:
-    """Whether a RESHAPE or SHRINK takes apart what the devices have.
+    """Whether a RESHAPE or SHRINK breaks the sharding.
 
-    Cutting out what one device has, and nothing else, does not.
+    A SHRINK to the part of one device does not.
     """
     axis = own_axis(u.src[0])
     if axis is None or own_axis(u) is not None or u.op not in (Ops.RESHAPE, Ops.SHRINK):

@@ -1,7 +1,6 @@
-"""Sizes as functions see them: ints or index nodes alike.
+"""Converts symbolic sizes: ints or index nodes.
 
-Receives either; returns ints wherever that is possible. Methods of nodes alone stand in
-`mixin.symbol`.
+Receives either; returns ints where possible. Methods of nodes are in `ops.symbol`.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ def sint_to_uop(x: sint, dtype: DType = dtypes.index) -> UOp:
 
 
 def sym_infer(uop: sint, var_vals: Mapping[str, int]) -> int:
-    """The number that a size comes to, given the variables' values by name."""
+    """The value of a size, given values of variables by name."""
     return uop.sym_infer(var_vals) if isinstance(uop, UOp) else uop
 
 
 def ssimplify(uop: sint) -> sint:
-    """A size in simplest form, as an int where it is one."""
+    """A simplified size, as an int if it is constant."""
     return uop.ssimplify() if isinstance(uop, UOp) else uop
 
 
@@ -37,9 +36,9 @@ def srender(x: sint) -> str:
 
 
 def do_unbind(ctx: dict[UOp, int], x: UOp) -> Any:
-    """The variable of a bound one, whose value is noted in `ctx`; None for other nodes.
+    """The variable of a BIND, whose value is recorded in `ctx`; None for other nodes.
 
-    Raises: BindError for another value than the one noted.
+    Raises: BindError for a value that differs from the recorded one.
     """
     if x.op is not Ops.BIND:
         return None

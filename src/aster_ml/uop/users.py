@@ -1,7 +1,7 @@
-"""Notes which live nodes use a node, once that is asked for.
+"""Tracks the live users of a node, from the first request on.
 
-Receives nodes; answers from a source up to what is made of it. A node knows its sources only, and
-most nodes are never asked for their users, so nothing is noted when a node is made.
+Receives nodes; returns the nodes that use them. A node refers to its sources only, and users of
+most nodes are never requested, so nothing is recorded when a node is built.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from aster_ml.uop.ops import Ops
 
 CONST = Ops.CONST
 
-# The length of a list of users at which those that are gone are dropped, unless many are alive.
+# Length of a list of users at which dead references are dropped, unless most are alive.
 SWEEP_AT = 32
 
 
-# Held by who notes users and owners. why: of two threads that are first at once, one would put its
-# list, or itself, in the place of the other, whose reads no write would find
+# Held while users and owners are recorded. why: of two threads that are first at the same time, one
+# would replace the list of the other, whose reads no write would find
 NOTING = new_lock()
 
 
 def link(root: UOp, owner: Any = None) -> bool:
-    """Tells the sources of a node, and of all below it that is not computed yet, who uses them.
+    """Records a node as a user of its sources, and so on for all unrealized nodes below.
 
-    With an `owner`, the node becomes that tensor's, unless it has one: False is returned then, and
-    nothing is done. The users of a node are a list: the length at which it is swept, then weak
-    references, without callbacks (see `mixin.views.Cell`).
+    With an `owner`, the node becomes that tensor's; if it has an owner, nothing is done and False
+    is returned. The users of a node are a list: the length at which it is swept, then weak
+    references without callbacks (see `ops.views.Cell`).
     """
     with NOTING:
         if owner is not None:
@@ -43,7 +43,7 @@ def link(root: UOp, owner: Any = None) -> bool:
             ref = weakref.ref(u)
             for s in u.src:
                 if s.op is CONST:
-                    # What is made of a number reads no memory for it.
+                    # A constant is no memory.
                     continue
                 users = s._users
                 if users is UNSET:
@@ -52,23 +52,23 @@ def link(root: UOp, owner: Any = None) -> bool:
                     users.append(ref)
                     if len(users) > users[0]:
                         sweep(users)
-                # Who reads a node that was computed reads the memory that stands for the node.
+                # A user of a realized node reads its memory.
                 if s.src and not s._is_linked and s._at is UNSET and s not in seen:
                     seen.add(s)
                     found.append(s)
-        # Last: who sees that a node is linked counts on the whole way to its memory.
+        # Last, since a linked node promises links down to its memory.
         for u in found:
             u._is_linked = True
     return True
 
 
 def sweep(users: list[Any]) -> None:
-    """Drops users that are gone, at a constant cost for each that was added."""
+    """Drops dead users, at amortized constant cost for each added user."""
     users[1:] = [ref for ref in users[1:] if ref() is not None]
     users[0] = max(SWEEP_AT, 2 * len(users))
 
 
 def users_of(u: UOp) -> list[UOp]:
-    """The live nodes, among those that were linked, that have a node as a source."""
+    """The live, linked nodes that have a node as a source."""
     users = u._users
     return [] if users is UNSET else [v for ref in users[1:] if (v := ref()) is not None]

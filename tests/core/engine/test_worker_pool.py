@@ -235,12 +235,12 @@ def test_a_generator_that_is_given_back_while_one_is_made_is_noted_once(
     """A copy of the process takes the lock of each: twice, and it would wait for itself."""
     level = llvm_jit.CODEGEN_LEVEL
     old = llvm_jit.Generator("", level)
-    monkeypatch.setattr(llvm_jit, "AT_REST", {("", level): []})
+    monkeypatch.setattr(llvm_jit, "IDLE_GENERATORS", {("", level): []})
     monkeypatch.setattr(llvm_jit, "GENERATORS", [old])
     make = llvm_jit.make_target_machine
 
     def make_late(isa: str, codegen_level: int) -> Any:
-        llvm_jit.AT_REST[isa, level].append(old)
+        llvm_jit.IDLE_GENERATORS[isa, level].append(old)
         return make(isa, codegen_level)
 
     monkeypatch.setattr(llvm_jit, "make_target_machine", make_late)

@@ -56,7 +56,7 @@ MISTAKES: list[Mistake] = [
         "Variable a: the least value 5 is above the greatest, 1",
     ),
     (lambda: Variable("a", 0.5, 3), ArgumentError, "Variable a: bounds are ints, given 0.5 and 3"),
-    (lambda: Variable(3, 0, 1), ArgumentError, "Variable: the name 3 is an int, no text"),
+    (lambda: Variable(3, 0, 1), ArgumentError, "Variable: the name 3 is an int, text is wanted"),
     (lambda: Variable("a", 1, 3).bind(4), BindError, "bind: a takes 1 to 3, given 4"),
     (lambda: Variable("a", 1, 3).bind(0), BindError, "bind: a takes 1 to 3, given 0"),
     (

@@ -191,7 +191,7 @@ def test_what_is_no_cluster_is_refused() -> None:
     product = Product(256, 128, 128)
     copies = AHEAD.replace("producer", "copies")
     for opts, said in (
-        (copies + "BLOCKS(r0,2,cluster)", "a producer is wanted"),
+        (copies + "BLOCKS(r0,2,cluster)", "a producer warp is wanted"),
         (AHEAD + "BLOCKS(r0,3,cluster)", "a cluster has 2 or 4 blocks, not 3"),
         (AHEAD + "BLOCKS(r0,2,cluster) BLOCKS(0,5,loop)", "5 blocks are no whole clusters of 2"),
         (AHEAD + "BLOCKS(0,2,loop) BLOCKS(r0,4,cluster)", "2 blocks are no whole clusters of 4"),

@@ -136,7 +136,7 @@ def test_the_pool_has_a_limit() -> None:
     allocator = host_memory.HostAllocator("CPU:9", limit_bytes=1 << 20)
     for handle in [allocator.alloc(1 << 18) for _ in range(8)]:
         allocator.free(handle, 1 << 18)
-    allocator.settle()
+    allocator.try_drain()
     assert allocator.pool_bytes == 1 << 20
     assert allocator.free_cache() == 1 << 20
     assert Device["CPU"].allocator.limit_bytes == (host_memory.machine_bytes() or 4 << 30) // 4

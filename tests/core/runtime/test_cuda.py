@@ -59,7 +59,7 @@ def stub(driver: cuda_stub.Stub) -> Iterator[cuda_stub.Stub]:
     """The library without faults; nothing that a test makes is left, but its context."""
     gc.collect()
     driver.reset()
-    cuda_device.HERE.device = None
+    cuda_device.CURRENT.device = None
     before = driver.live()
     yield driver
     driver.reset()

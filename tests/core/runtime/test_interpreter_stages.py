@@ -101,7 +101,7 @@ def test_blocks_of_a_cluster_copy_for_one_another(rows: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "said"), [(Ops.ACQUIRE, "filled again"), (Ops.RELEASE, "wait for what nobody does")]
+    ("op", "said"), [(Ops.ACQUIRE, "filled again"), (Ops.RELEASE, "wait forever")]
 )
 def test_a_cluster_that_does_not_wait_is_an_error(op: Ops, said: str) -> None:
     opts = CLUSTER.format(NUMBERS["m64n64k16_float16"], "r0")
@@ -150,8 +150,8 @@ MISSING: dict[str, tuple[str, Callable[[UOp], bool], str]] = {
         "copies", lambda u: u.op is Ops.MMA_WAIT and u.arg == 1, "",
     ),
     "acquiring a stage": ("producer", lambda u: u.op is Ops.ACQUIRE, "filled again"),
-    "releasing a stage": ("producer", lambda u: u.op is Ops.RELEASE, "wait for what nobody does"),
-    "the begin of copies": ("copies", lambda u: u.op is Ops.COMMIT, "wait for what nobody does"),
+    "releasing a stage": ("producer", lambda u: u.op is Ops.RELEASE, "wait forever"),
+    "the begin of copies": ("copies", lambda u: u.op is Ops.COMMIT, "wait forever"),
 }  # fmt: skip
 
 

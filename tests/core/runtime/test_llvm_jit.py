@@ -15,7 +15,7 @@ from aster_ml.config import Context
 from aster_ml.errors import ArgumentError, CompileError
 from aster_ml.runtime.cpu import llvm_jit
 from aster_ml.runtime.cpu.llvm_jit import (
-    MOST_TOGETHER,
+    MAX_TOGETHER,
     Host,
     assemble,
     compile_ir,
@@ -149,7 +149,7 @@ def test_the_same_name_loads_any_number_of_times() -> None:
 
 def test_objects_loaded_together_share_libraries() -> None:
     # Each name twice: these cannot share one.
-    count = 2 * MOST_TOGETHER
+    count = 2 * MAX_TOGETHER
     names = [f"f{i // 2}" for i in range(count)]
     objects = [
         ([name], compile_ir(f"define i64 @{name}() {{\n  ret i64 {i}\n}}"))

@@ -25,7 +25,7 @@ from aster_ml.errors import (
 )
 from aster_ml.runtime.metal import device as metal
 from aster_ml.runtime.metal import objc as metal_objc
-from aster_ml.runtime.metal.graph import MOST_COMMANDS
+from aster_ml.runtime.metal.graph import MAX_COMMANDS
 from aster_ml.runtime.metal.queue import MetalProgram
 from aster_ml.target import Target
 from tests.shim import metal_stub
@@ -200,7 +200,7 @@ def test_what_is_no_graph(backend: metal.MetalBackend) -> None:
     assert backend.make_graph([Call(add, (x.handle,), (1,), Grid((0,), (4,)))]) is None
     assert backend.make_graph([Call(add, (x.handle,) * 32, (), Grid((1,), (4,)))]) is None
     call = Call(add, (x.handle,), (1,), Grid((1,), (4,)))
-    assert backend.make_graph([call] * (MOST_COMMANDS + 1)) is None
+    assert backend.make_graph([call] * (MAX_COMMANDS + 1)) is None
     backend.has_graphs = False
     assert backend.make_graph([Call(add, (x.handle,), (1,), Grid((1,), (4,)))]) is None
 

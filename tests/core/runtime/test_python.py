@@ -106,7 +106,7 @@ def test_a_value_read_before_it_is_listed_is_refused() -> None:
     out, x = b.param(1), b.param(1)
     value = at(x, 0).load()
     b.uops.append(at(out, 0).store(value))
-    with pytest.raises(InternalError, match="used before it stands in the list"):
+    with pytest.raises(InternalError, match="used before it is listed"):
         Interpreter(b.build())
 
 

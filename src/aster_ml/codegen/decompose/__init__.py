@@ -1,1 +1,1 @@
-"""Ops that a target lacks, written with those that it has."""
+"""Rewrites ops that a target lacks in terms of ops that it has."""

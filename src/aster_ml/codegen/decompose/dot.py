@@ -1,7 +1,7 @@
-"""Emulation of DOT and of words of narrow elements.
+"""Emulates DOT and loads of packed words.
 
-Receives and returns scalar nodes. A word is a uint32 that holds neighbours of a narrow dtype, the
-first in its lowest bits; what DOT makes of two of them is said in `uop/ops.py`.
+Receives and returns scalar nodes. A word is a uint32 of consecutive elements of a narrow dtype, the
+first in its lowest bits; `uop/ops.py` defines DOT.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Emulation of narrow floats: bits to float32 and back, with rounding.
+"""Emulates narrow floats: converts bits to float32 and back, with rounding.
 
-Receives and returns scalar nodes. A value of float16, bfloat16, fp8e4m3 or fp8e5m2 is carried as
-the float32 that equals it; float32 arithmetic on such values, rounded to the narrow type after each
-operation, gives what arithmetic of the narrow type would give, since float32 has more than twice
-its precision. (Below the least normal float32, where bfloat16 has numbers as well, it may round
-twice.) float16 is left to the target's own conversions, the rest is integer arithmetic.
+Receives and returns scalar nodes. A float16, bfloat16, fp8e4m3 or fp8e5m2 value is held as the
+float32 that equals it. float32 arithmetic, rounded to the narrow type after each operation, gives
+the result of narrow arithmetic, since float32 has more than twice the precision. (It may round
+twice below the smallest normal float32, where bfloat16 has numbers too.) float16 uses the target's
+conversions; the other types use integer arithmetic.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NARROW = {
     dtypes.fp8e4m3: Narrow(dtypes.uint8, 3, 7, 0x7F, 0x7F, 0x7F),
     dtypes.fp8e5m2: Narrow(dtypes.uint8, 2, 15, 0x7C, 0x7C, 0x7E),
 }
-# On values of a narrow type these give values of it.
+# Their results are exact in the narrow type of their sources.
 EXACT_OPS = frozenset({Ops.NEG, Ops.MAX, Ops.WHERE, Ops.TRUNC})
 
 # Source: IEEE 754-2019, 3.4 (binary32: all of the exponent set, none of the fraction).
@@ -106,13 +106,13 @@ def encode_fp8(value: UOp, dtype: DType) -> UOp:
     odd = (magnitude >> dropped) & 1
     nearest = (magnitude + (odd + ((1 << (dropped - 1)) - 1))) >> dropped
     normal = nearest - ((127 - form.bias) << form.fraction)
-    # Below the least normal number the steps are equal: adding what has such steps rounds to them.
+    # Subnormal numbers are equally spaced: adding a number with that spacing rounds to them.
     exponent = 1 - form.bias - form.fraction + 23
     shifted = magnitude.bitcast(dtypes.float32) + 2.0**exponent
     tiny = shifted.bitcast(dtypes.uint32) - ((exponent + 127) << 23)
     least_normal = (128 - form.bias) << 23
     code = (magnitude < least_normal).where(tiny, normal)
-    # What is finite saturates.
+    # Finite values saturate.
     finite = magnitude < FLOAT32_INFINITY
     end = finite.where(code.const_like(form.overflow - 1), code.const_like(form.infinity))
     code = (code < form.overflow).where(code, end)
@@ -122,9 +122,9 @@ def encode_fp8(value: UOp, dtype: DType) -> UOp:
 
 
 def round_to_odd(x: UOp) -> UOp:
-    """A float64 as float32: what is not exact becomes the neighbour whose last bit is 1.
+    """A float64 rounded to odd: an inexact value becomes the neighbour whose last bit is 1.
 
-    Rounding the result to a type of at most 22 bits gives what rounding x itself would give.
+    Rounding the float32 to a type of at most 22 bits then equals rounding x directly.
     """
     near = x.cast(dtypes.float32)
     back = near.cast(dtypes.float64)
@@ -140,7 +140,7 @@ def magnitude_of(x: UOp) -> UOp:
 
 
 def cast_to_narrow(x: UOp, dtype: DType) -> UOp:
-    """A value of a type that the target has, rounded once to a narrow `dtype`, as a float32."""
+    """A value of a native dtype, rounded once to a narrow `dtype`, as a float32."""
     if x.dtype is dtypes.float64:
         return round_to(round_to_odd(x), dtype)
     # Integers that float32 rounds are beyond all numbers of the other narrow types.
@@ -151,7 +151,7 @@ def cast_to_narrow(x: UOp, dtype: DType) -> UOp:
 
 def sticky_float32(x: UOp) -> UOp:
     """An integer of 32 or 64 bits as float32, rounded to odd at its 10th bit or later."""
-    # Each step takes over where 24 bits no longer hold the one before, and leaves 10 at least.
+    # Each step applies where 24 bits do not hold the integer, and keeps at least 10 bits.
     result = x.cast(dtypes.float32)
     for shift in (8,) if x.dtype.bits == 32 else (14, 28, 40):
         held = 24 if shift in (8, 14) else shift + 10

@@ -1,12 +1,12 @@
-"""Comparisons with subnormal numbers on devices that may take these for 0.
+"""Rewrites comparisons with subnormal constants for devices that flush subnormals to 0.
 
-Receives a graph in ops and dtypes of its target; returns one whose comparisons come out the same
-whether or not such numbers are flushed, wherever the other side is a normal number or 0.
+Receives a graph in ops and dtypes of its target; returns one whose comparisons give the same
+results with and without flushing, if the other side is a normal number or 0.
 
 rewrite: x < c -> x < 0 | x == 0, for 0 < c below the least normal number; -c < x -> 0 < x | x == 0
 c < x -> 0 < x; x < -c -> x < 0; x == c -> false; x != c -> true
-why: the slopes of relu and clamp ask whether a result is below the next number above their bound,
-and 0 is not below 0
+why: the derivatives of relu and clamp compare with the next number above their bound; flushed to 0,
+that number would make 0 compare as not below it
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from aster_ml.uop.graph import rebuilt
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
-# The least normal number of each dtype; smaller ones are subnormal.
-LEAST_NORMAL = {dtypes.float16: 2.0**-14, dtypes.bfloat16: 2.0**-126, dtypes.float32: 2.0**-126}
+# The smallest normal number of each dtype.
+MIN_NORMAL = {dtypes.float16: 2.0**-14, dtypes.bfloat16: 2.0**-126, dtypes.float32: 2.0**-126}
 COMPARISONS = frozenset({Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE})
 
 
-def settle_comparisons(sink: UOp, target: Target) -> UOp:
-    """Comparisons with numbers that the target may flush, without these numbers."""
-    flushed = [d for d in LEAST_NORMAL if d.name in target.flushes]
+def rewrite_comparisons(sink: UOp, target: Target) -> UOp:
+    """The graph without comparisons with constants that the target may flush."""
+    flushed = [d for d in MIN_NORMAL if d.name in target.flushes]
 
     def settled(old: UOp, u: UOp) -> UOp:
         first, second = u.src
@@ -46,14 +46,14 @@ def settle_comparisons(sink: UOp, target: Target) -> UOp:
 
 
 def subnormal(u: UOp) -> float:
-    """A constant that is a subnormal number; 0 of anything else."""
-    if u.op is not Ops.CONST or not 0 < abs(u.arg) < LEAST_NORMAL[u.dtype]:
+    """The value of a subnormal constant; 0 for any other node."""
+    if u.op is not Ops.CONST or not 0 < abs(u.arg) < MIN_NORMAL[u.dtype]:
         return 0.0
     return float(u.arg)
 
 
 def at_most(x: UOp, dtype: DType, below: bool) -> UOp:
-    """Tests whether a number is 0 or below it, or else 0 or above it; NaN is neither."""
+    """Compares x <= 0 if `below`, else x >= 0; false for NaN."""
     zero = UOp.const(dtype, 0.0)
     beyond = x.alu(Ops.CMPLT, zero) if below else zero.alu(Ops.CMPLT, x)
     return beyond.alu(Ops.OR, x.alu(Ops.CMPEQ, zero))

@@ -1,11 +1,10 @@
-"""Decomposition: ops and narrow floats that a target lacks, written with those that it has.
+"""Replaces ops and narrow dtypes that a target lacks by native ones.
 
 Receives the graph of one kernel, scalar for each iteration, and a Target; returns the same kernel
-with every op and dtype native. One walk, sources first, with a row for each op that needs one. What
-the replacements are stands in `decompose/transcendental`, `power`, `threefry` and
-`decompose/floats`.
+with native ops and dtypes only. One walk visits sources first; `REPLACEMENTS` has a row for each op
+that may need one. The formulas are in `decompose/transcendental`, `power`, `threefry` and `floats`.
 
-While the walk runs, a value of an emulated dtype is the float32 that equals it.
+During the walk, a value of an emulated dtype is the float32 that equals it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from aster_ml.codegen.decompose.floats import (
     encode_constant,
     round_to,
 )
-from aster_ml.codegen.decompose.flushed import settle_comparisons
+from aster_ml.codegen.decompose.flushed import rewrite_comparisons
 from aster_ml.codegen.decompose.power import pow_constant, pow_float, pow_int
 from aster_ml.codegen.decompose.threefry import low_word, threefry
 from aster_ml.codegen.decompose.transcendental import (
@@ -42,9 +41,9 @@ from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import COMPARE, ELEMENTWISE, Ops, PowerArg
 
-# Powers are looked at even where they are native: some are multiplications, integer ones never are.
+# A native POW is replaced too where multiplications do: integer POW is never native.
 LOOKED_AT = frozenset({Ops.POW})
-# Nodes that stand for memory have the dtype of what they are made from.
+# Nodes of memory take the dtype of their source.
 MEMORY_OPS = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.INDEX, Ops.AFTER, Ops.STAGE})
 FLOAT32 = dtypes.float32
 # What a DOT of each dtype multiplies.
@@ -57,13 +56,13 @@ class Abilities(NamedTuple):
     target: Target
     native: frozenset[DType]
     emulated: frozenset[DType]
-    # Ops that no kernel keeps as they are.
+    # Ops that the walk replaces.
     rewritten: frozenset[Ops]
 
 
 @functools.lru_cache(maxsize=64)
 def abilities_of(target: Target) -> Abilities:
-    """Reads from a target what the walk asks of it."""
+    """The native, emulated and replaced ops and dtypes of a target."""
     native = frozenset(
         [d for d in dtypes.all if target.has_dtype(d.name)] + [dtypes.void, dtypes.index]
     )
@@ -73,12 +72,12 @@ def abilities_of(target: Target) -> Abilities:
 
 
 def dots_of(target: Target) -> frozenset[str]:
-    """The dtypes whose DOT stays as it is."""
+    """The dtypes whose DOT is native."""
     return target.dot_dtypes if target.has_op("DOT") else frozenset()
 
 
 def decompose_kernel(kernel: Kernel, target: Target) -> None:
-    """Ops and dtypes that the target lacks are written with those that it has.
+    """Replaces ops and dtypes that the target lacks.
 
     Raises: CompileError for an op, DTypeError for a dtype that cannot be replaced.
     """
@@ -86,9 +85,9 @@ def decompose_kernel(kernel: Kernel, target: Target) -> None:
 
 
 def decompose(sink: UOp, target: Target, order: dict[UOp, None] | None = None) -> UOp:
-    """The kernel in the ops and dtypes of the target; itself where it is so already.
+    """The kernel in native ops and dtypes; the same node where nothing changes.
 
-    `order` is that of the graph, where it is known.
+    `order` is the topological order of the graph, where it is known.
 
     Raises: CompileError for an op, DTypeError for a dtype that the target lacks and that cannot be
         replaced.
@@ -96,23 +95,23 @@ def decompose(sink: UOp, target: Target, order: dict[UOp, None] | None = None) -
     if not target.compiles:
         return sink
     sink = in_native_ops(sink, target, order)
-    return settle_comparisons(sink, target) if target.flushes else sink
+    return rewrite_comparisons(sink, target) if target.flushes else sink
 
 
 def in_native_ops(sink: UOp, target: Target, order: dict[UOp, None] | None) -> UOp:
-    """The same but for comparisons with numbers that the target flushes."""
+    """`decompose` without the rewriting of comparisons with subnormal constants."""
     abilities = abilities_of(target)
     order = toposort(sink) if order is None else order
     native, rewritten = abilities.native, abilities.rewritten
     if all([u.dtype in native and u.op not in rewritten for u in order]):
         return sink
     sink = Decomposition(abilities).run(order)
-    # What replaces others is made of MULACC too.
+    # Replacements contain MULACC too.
     return sink if target.has_op("MULACC") else split_mulacc(sink)
 
 
 class Decomposition:
-    """One walk: what each node has become, and how a value that was loaded is stored."""
+    """One walk: the replacement of each node, and the stored bits of loaded values."""
 
     def __init__(self, abilities: Abilities) -> None:
         self.target = abilities.target
@@ -162,7 +161,7 @@ class Decomposition:
         if rule is None:
             raise CompileError(
                 f"{self.target.device}: {u.op.name.lower()} does not exist in its language, "
-                f"{self.target.language}, and nothing replaces it"
+                f"{self.target.language}, and nothing replaces it; DEV=CPU has it"
             )
         return rule(self, u, src)
 
@@ -221,7 +220,8 @@ class Decomposition:
         """Raises CompileError where the target lacks a dtype."""
         if dtype not in self.native:
             raise CompileError(
-                f"{self.target.device}: it has no {dtype.name}, which is needed for {what}"
+                f"{self.target.device}: it has no {dtype.name}, which is needed for {what}; "
+                "DEV=CPU has it"
             )
 
     # dtypes
@@ -245,7 +245,7 @@ class Decomposition:
             return UOp(op, dtype, src, u.arg)
         if op is Ops.LOAD:
             if u.dtype is not u.src[0].dtype:
-                # A word, whose elements are nobody's numbers yet.
+                # A packed word, which is not unpacked here.
                 return UOp(op, u.dtype, src, u.arg)
             load = UOp(op, src[0].dtype, src, u.arg)
             return load if load.dtype is FLOAT32 else self.decode(load, u.dtype)
@@ -255,14 +255,13 @@ class Decomposition:
                 value = self.encode(value, u.src[1].dtype)
             return UOp(op, u.dtype, (src[0], value, *src[2:]), u.arg)
         if op is Ops.REDUCE:
-            # Folded in float32 and rounded once, which is nearer to the exact result than rounding
-            # after each step.
+            # Reduced in float32 and rounded once, which is more accurate than rounding each step.
             total = UOp(op, FLOAT32, src, u.arg)
             if u.arg.op in EXACT_OPS:
                 return total
             return self.round(round_to(total, u.dtype), u.dtype)
         if op is Ops.LDMATRIX:
-            # Words, which only tensor cores read.
+            # Packed words, which only tensor cores read.
             return UOp(op, src[0].dtype, src, u.arg)
         if op is Ops.MMA:
             stored = [
@@ -273,7 +272,7 @@ class Decomposition:
         return UOp(op, u.dtype, src, u.arg)
 
     def decode(self, stored: UOp, dtype: DType) -> UOp:
-        """The float32 of a stored value, which is remembered."""
+        """The float32 of stored bits; notes the bits, so that `encode` can reuse them."""
         value = decode(stored, dtype)
         self.stored[value, dtype] = stored
         return value
@@ -307,13 +306,13 @@ class Decomposition:
         if op in EXACT_OPS:
             return self.apply(op, FLOAT32, src)
         if op is Ops.MULACC and dtypes.float64 in self.native:
-            # float64 holds the product exactly, and of a half any sum that is near a tie.
+            # float64 holds the product exactly, and for float16 every sum that is near a tie.
             wide = tuple([s.cast(dtypes.float64) for s in src])
             return self.round(cast_to_narrow(UOp(op, dtypes.float64, wide), dtype), dtype)
         return self.round(round_to(self.apply(op, FLOAT32, src), dtype), dtype)
 
     def round(self, value: UOp, dtype: DType) -> UOp:
-        """A rounded value; a half is remembered as the half of which it is the float32."""
+        """A rounded value; for float16, notes the float16 that it was converted from."""
         if dtype is dtypes.float16:
             self.stored[value, dtype] = value.src[0]
         return value
@@ -326,9 +325,9 @@ class Decomposition:
         return self.round(cast_to_narrow(value, dtype), dtype)
 
     def narrow_where(self, dtype: DType, src: tuple[UOp, ...]) -> UOp:
-        """WHERE between values of an emulated dtype: between their stored forms if both are known.
+        """WHERE of an emulated dtype: on stored bits if both are known.
 
-        What is padded or masked and then stored is so never converted.
+        So a value that is padded or masked and then stored is never converted.
         """
         x, y = self.stored.get((src[1], dtype)), self.stored.get((src[2], dtype))
         if x is None or y is None or dtype not in self.emulated:
@@ -337,7 +336,7 @@ class Decomposition:
 
 
 def cast_to_word(x: UOp) -> UOp:
-    """A CAST to uint32 that finds the word of a packed uint64 again."""
+    """A CAST to uint32; of a uint64 packed from two words, the low word itself."""
     return low_word(x) if x.dtype is dtypes.uint64 else x.cast(dtypes.uint32)
 
 
@@ -354,7 +353,7 @@ def split_mulacc(sink: UOp) -> UOp:
 
 
 def split_words(order: dict[UOp, None]) -> UOp:
-    """The last node of the order, with every word that is loaded put together from its elements."""
+    """The last node of the order, with each load of a packed word replaced by loads of elements."""
     words = [u for u in order if u.op is Ops.LOAD and u.dtype is not u.src[0].dtype]
     return substitute(list(order)[-1], {u: split_word(u) for u in words})
 
@@ -368,6 +367,6 @@ REPLACEMENTS: dict[Ops, Replacement] = {
     Ops.POW: lambda d, u, s: d.power(s[0], s[1]),
     Ops.THREEFRY: lambda d, u, s: d.random(s[0], s[1]),
     Ops.DOT: lambda d, u, s: d.dot(u.dtype, s[0], s[1]),
-    # Where the target lacks it, it is split when the walk is over, with those that the walk brings.
+    # Where the target lacks MULACC, `split_mulacc` splits it after the walk, which adds more of it.
     Ops.MULACC: lambda d, u, s: UOp(Ops.MULACC, u.dtype, s),
 }

@@ -1,9 +1,9 @@
-"""POW on floats and on integers, for targets without it.
+"""Computes POW of floats and integers for targets without it.
 
 Receives the two scalar nodes and returns one of their dtype: float32, float64, or an integer type;
-narrower floats come here as float32. The logarithm is carried in two parts, so that its product
-with a large exponent keeps the precision that exp2 needs. As in `codegen/decompose/transcendental`,
-products that have to be exact have short factors, whatever a backend fuses.
+narrower floats arrive as float32. The logarithm has two parts, so that its product with a large
+exponent keeps the precision that exp2 needs. As in `codegen/decompose/transcendental`, factors of
+exact products are short, so fusing by a backend changes nothing.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ ATANH_FLOAT64 = (
 # 2 / (3 ln 2).
 ATANH_TO_LOG2 = Fraction("0.961796693925975604906616454001261424951097")
 # Constant integer exponents within these become multiplications.
-LEAST_MULTIPLIED, MOST_MULTIPLIED = -4, 8
+MIN_MULTIPLIED, MAX_MULTIPLIED = -4, 8
 # |y| beyond which x**y is 0, 1 or infinite for every x that is not 1 in magnitude.
-LARGEST_EXPONENT = {dtypes.float32: 2.0**34, dtypes.float64: 2.0**66}
+MAX_EXPONENT = {dtypes.float32: 2.0**34, dtypes.float64: 2.0**66}
 
 
 def shorten(x: UOp) -> UOp:
-    """x with the lower half of its significand 0: two such numbers have an exact product."""
+    """x with the lower half of its significand cleared: the product of two such is exact."""
     form = format_of(x)
     dropped = (form.fraction + 2) // 2
     mask = (1 << form.uint.bits) - (1 << dropped)
@@ -66,7 +66,7 @@ def split_constant(value: Fraction, x: UOp) -> tuple[UOp, UOp]:
 
 
 def log2_in_two(x: UOp) -> tuple[UOp, UOp]:
-    """log2 of a finite x > 0 as a short number and the rest, together right to 2**-34 (2**-64).
+    """log2 of a finite x > 0 as a short number and the rest, with an error of 2**-34 (2**-64).
 
     Source: the scheme of fdlibm's `e_pow` (log by atanh of (m - 1) / (m + 1) in split numbers).
     """
@@ -78,7 +78,7 @@ def log2_in_two(x: UOp) -> tuple[UOp, UOp]:
     s = u * inverse
     s_high = shorten(s)
     s_low = ((u - s_high * v_high) - s_high * v_low) * inverse
-    # log2(m) = 2 / (3 ln 2) * s * (3 + s**2 + ...); the bracket in two parts as well.
+    # log2(m) = 2 / (3 ln 2) * s * (3 + s**2 + ...); the bracket has two parts, too.
     z = s * s
     table = ATANH_FLOAT32 if x.dtype is dtypes.float32 else ATANH_FLOAT64
     square = s_high * s_high
@@ -99,9 +99,9 @@ def log2_in_two(x: UOp) -> tuple[UOp, UOp]:
 def exp2_of_product(y: UOp, high: UOp, low: UOp, special: UOp | None = None) -> UOp:
     """2**(y * (high + low)), `high` being short.
 
-    Where `special` is not 0, it stands for high + low.
+    Where `special` is not 0, it replaces high + low.
     """
-    y = clamp(y, -LARGEST_EXPONENT[y.dtype], LARGEST_EXPONENT[y.dtype])
+    y = clamp(y, -MAX_EXPONENT[y.dtype], MAX_EXPONENT[y.dtype])
     y_high = shorten(y)
     exact = y_high * high
     rest = (y - y_high) * high + y * low
@@ -110,7 +110,7 @@ def exp2_of_product(y: UOp, high: UOp, low: UOp, special: UOp | None = None) -> 
         total = special.ne(0.0).where(y * special, total)
     form = format_of(y)
     inside = clamp(total, form.exp2_low, form.exp2_high)
-    # Where the bounds have cut, or a special value stands in, the parts are not of this sum.
+    # The parts do not add up to a clamped total, nor to a special value.
     whole = total.eq(inside)
     if special is not None:
         whole = whole & special.eq(0.0)
@@ -152,13 +152,13 @@ def pow_float(x: UOp, y: UOp) -> UOp:
 
 
 def pow_constant(x: UOp, y: float) -> UOp | None:
-    """x**y for the constants that need no logarithm; None for others."""
+    """x**y for a constant y that needs no logarithm; None for others."""
     if y == 0.0:
         return x.const_like(1.0)
     if math.isfinite(y) and y == int(y):
-        if not LEAST_MULTIPLIED <= y <= MOST_MULTIPLIED:
+        if not MIN_MULTIPLIED <= y <= MAX_MULTIPLIED:
             return None
-        # The reciprocal first: a power may overflow where its reciprocal is still a number.
+        # The reciprocal first: a power may overflow where its reciprocal is finite and not 0.
         return power_by_squaring(x if y > 0 else x.alu(Ops.RECIPROCAL), abs(int(y)))
     if abs(y) != 0.5:
         return None
@@ -170,7 +170,7 @@ def pow_constant(x: UOp, y: float) -> UOp | None:
 
 
 def pow_of_constant(x: UOp, y: UOp) -> UOp:
-    """x**y for a constant finite x > 0, whose logarithm is computed here."""
+    """x**y for a constant finite x > 0, whose logarithm is computed at compile time."""
     if x.arg == 1.0:
         return x
     if x.arg == 2.0:
@@ -186,7 +186,7 @@ def pow_of_constant(x: UOp, y: UOp) -> UOp:
 
 
 def log2_of_constant(value: float) -> tuple[float, float]:
-    """log2(value) as a float and what it lacks, right to 2**-90 or so."""
+    """log2(value) as a float and the remainder, with an error of about 2**-90."""
     m, k = math.frexp(value)
     if m < math.sqrt(0.5):
         m, k = m * 2, k - 1
@@ -218,10 +218,10 @@ def power_by_squaring(x: UOp, n: int) -> UOp:
 
 
 def pow_int(x: UOp, y: UOp) -> UOp:
-    """x**y on integers (or bools), wrapped; negative exponents give what 1 / x**-y is towards zero.
+    """x**y on integers (or bools), wrapped; a negative y gives 1 / x**-y, rounded towards zero.
 
-    Dtype: that of both. A constant exponent costs its squarings, any other one of them for each bit
-    that it can have.
+    Dtype: that of both. A constant exponent costs its squarings; a variable one costs a squaring
+    for each of its bits.
     """
     if x.dtype is dtypes.bool:
         return x | ~y

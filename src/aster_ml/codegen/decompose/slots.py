@@ -1,7 +1,7 @@
 """Counts the instructions of an op on a Target by the arithmetic that replaces it.
 
-Receives nodes and a Target; returns instructions for one element. What replaces ops is said in
-`decompose/ops`; nothing is replaced here.
+Receives nodes and a Target; returns instructions for one element. `decompose/ops` replaces ops;
+nothing is replaced here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LONG = frozenset({Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TANH, Ops.POW, Ops.THREEFRY})
 
 
 def slots_of(u: UOp, target: Target) -> int:
-    """Instructions that a node takes for each element: 1, but for what `decompose` replaces."""
+    """Instructions of a node for each element: 1, or those that `decompose` makes of it."""
     if u.op not in LONG or target.has_op(u.op.name):
         return 1
     sources = tuple([s if s.op is Ops.CONST else s.dtype for s in u.src])
@@ -33,7 +33,7 @@ def slots_of(u: UOp, target: Target) -> int:
 def counted(
     op: Ops, dtype: DType, arg: Any, sources: tuple[UOp | DType, ...], target: Target
 ) -> int:
-    """The same by what there is to know of a node; sources that are numbers are given whole."""
+    """`slots_of` by op, dtypes and arg; constant sources are given as nodes."""
     place = UOp.index_const(0)
     values = [
         s if isinstance(s, UOp) else UOp.param(i, 1, s).index(place).load()
@@ -50,5 +50,5 @@ def more_slots(nodes: Iterable[UOp], target: Target) -> int:
 
 
 def takes_long(u: UOp, target: Target) -> bool:
-    """Whether a node becomes many."""
+    """Whether the target lacks the op of a node, and many instructions replace it."""
     return u.op in LONG and not target.has_op(u.op.name)

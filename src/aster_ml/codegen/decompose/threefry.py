@@ -1,8 +1,8 @@
-"""THREEFRY as 32-bit adds, exclusive ors and rotations.
+"""Lowers THREEFRY to 32-bit additions, exclusive ors and rotations.
 
-Receives the uint64 counter and key and returns the uint64 result. Between packing and unpacking
-there is nothing wider than 32 bits, so that a SIMD register holds as many lanes as it does of
-float32; `low_word` and `high_word` see through packing that is there already.
+Receives the uint64 counter and key and returns the uint64 result. All arithmetic between unpacking
+and packing is 32 bits wide, so that a SIMD register holds as many lanes as of float32; `low_word`
+and `high_word` look through an existing packing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
-# By which the second word turns, a row for each group of four rounds in turn.
+# Rotations of the second word, a row for each group of four rounds, alternating.
 # Source: Salmon et al. (SC11), Threefry-2x32.
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 # Groups of four rounds in 20. Source: Salmon et al. (SC11), Threefry-2x32-20.
@@ -26,7 +26,7 @@ WORD = 0xFFFFFFFF
 def threefry(counter: UOp, key: UOp) -> UOp:
     """Threefry-2x32 with 20 rounds: the random uint64 of a uint64 counter under a uint64 key.
 
-    The low word of each stands first.
+    The low word of each is the first.
     Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC11).
     """
     first, second = threefry_words(
@@ -49,7 +49,7 @@ def threefry_words(x0: UOp, x1: UOp, k0: UOp, k1: UOp) -> tuple[UOp, UOp]:
 
 
 def packed_words(u: UOp) -> tuple[UOp, UOp] | None:
-    """The low and high uint32 of which a uint64 has been made, where that can be seen."""
+    """The low and high uint32 from which a uint64 is packed; None for any other node."""
     if u.op not in (Ops.OR, Ops.ADD):
         return None
     for high, low in (u.src, u.src[::-1]):
@@ -63,7 +63,7 @@ def packed_words(u: UOp) -> tuple[UOp, UOp] | None:
 
 
 def is_widened(u: UOp) -> bool:
-    """Whether this is a uint32 as uint64."""
+    """Whether a node is a uint32 cast to uint64."""
     return u.op is Ops.CAST and u.src[0].dtype is dtypes.uint32
 
 

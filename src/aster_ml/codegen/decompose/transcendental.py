@@ -1,13 +1,11 @@
-"""EXP2, LOG2, SIN and TANH over integer and float arithmetic, for targets without them.
+"""Computes EXP2, LOG2, SIN and TANH by integer and float arithmetic, for targets without them.
 
 Receives a scalar node of float32 or float64 and returns one of the same dtype: a few dozen nodes
-without branches or tables in memory, so that they become SIMD code as any arithmetic does. Narrower
-floats come here as float32. Powers stand in `codegen/decompose/power`.
+without branches or tables in memory, so that they vectorise. Narrower floats arrive as float32.
+POW is in `codegen/decompose/power`.
 
-Backends may fuse any product into the sum that reads it. Nothing here needs a product to be rounded
-by itself, nor to be fused: products that have to be exact are so because their factors are short.
-
-The coefficients are fitted by `tools/fit_polynomials.py`.
+Backends may or may not fuse a product into the sum that reads it. Results are right either way:
+factors of exact products are short. `tools/fit_polynomials.py` fits the coefficients.
 """
 
 from __future__ import annotations
@@ -193,9 +191,9 @@ TANH_FLOAT64 = (
 class Format(NamedTuple):
     """Properties of a binary float type that the algorithms use.
 
-    `fraction` counts the stored bits of the significand. Added to a number of moderate size,
-    `magic` rounds it to an integer, which then stands in the low bits of the sum. `root_half` are
-    the bits of sqrt(1/2). Results of exp2 are 0 at `exp2_low` and infinite at `exp2_high`.
+    `fraction` counts the stored bits of the significand. Adding `magic` to a number of moderate
+    size rounds it to an integer in the low bits of the sum. `root_half` has the bits of sqrt(1/2).
+    exp2 is 0 at `exp2_low` and infinite at `exp2_high`.
     """
 
     uint: DType
@@ -221,7 +219,7 @@ class Format(NamedTuple):
 
     @property
     def infinity(self) -> int:
-        """The bits of infinity; those of NaN without sign are above."""
+        """The bits of infinity; NaN without its sign has greater bits."""
         return ((2 * self.bias) + 1) << self.fraction
 
 
@@ -265,22 +263,22 @@ def horner(x: UOp, coefficients: tuple[float, ...]) -> UOp:
 
 
 def clamp(x: UOp, low: float, high: float) -> UOp:
-    """x within [low, high]; NaN stays. Written so that SIMD units need one instruction an end."""
+    """x within [low, high]; NaN stays. Each bound is one SIMD instruction."""
     return at_most(at_least(x, low), high)
 
 
 def at_least(x: UOp, low: float) -> UOp:
-    """x, or `low` where it is below; NaN stays."""
+    """x, or `low` where x < low; NaN stays."""
     return (x < low).where(x.const_like(low), x)
 
 
 def at_most(x: UOp, high: float) -> UOp:
-    """x, or `high` where it is above; NaN stays."""
+    """x, or `high` where x > high; NaN stays."""
     return (x > high).where(x.const_like(high), x)
 
 
 def exp2_poly(x: UOp, ldexp: bool = False) -> UOp:
-    """2**x, with the op LDEXP where the target has that.
+    """2**x; `ldexp` says that the target has LDEXP.
 
     Dtype: that of x, float32 or float64.
     Error: at most 1.25 ULP, 1.7 ULP where nothing is fused; over all numbers, results below the
@@ -292,20 +290,20 @@ def exp2_poly(x: UOp, ldexp: bool = False) -> UOp:
     return exp2_of_reduced(clamp(x, form.exp2_low, form.exp2_high))
 
 
-# Factors under exp2 that stand for a real number: log2(e) and log2(10).
+# Factors of an exponent that mean a real number: log2(e) and log2(10).
 EXACT_FACTORS = (
     Fraction("1.442695040888963407359924681001892137426645954"),
     Fraction("3.321928094887362347870319429489390175864831393"),
 )
-# Factors beyond these would take the bounds of exp2 out of the range of the format.
-LEAST_FACTOR, GREATEST_FACTOR = 2.0**-20, 2.0**20
+# Beyond these factors the bounds of exp2, divided by the factor, leave the range of the format.
+MIN_FACTOR, MAX_FACTOR = 2.0**-20, 2.0**20
 
 
 def exp2_of_scaled(x: UOp, factor: float, ldexp: bool = False, falling: bool = False) -> UOp | None:
     """2**(x * factor) without the rounding of the product; None for a very large or small factor.
 
-    log2(e) and log2(10) count as the real numbers, so that exp2(x * log2(e)) is e**x. The caller
-    of `falling` knows that x * factor is not above 0, or NaN, and x a difference that was rounded.
+    log2(e) and log2(10) mean the real numbers, so that exp2(x * log2(e)) is e**x. `falling`
+    promises that x * factor is at most 0, or NaN, and that x is a rounded difference.
 
     Dtype: that of x, float32 or float64.
     Error: at most 1.7 ULP where products are fused. Where nothing is, the product is rounded after
@@ -314,7 +312,7 @@ def exp2_of_scaled(x: UOp, factor: float, ldexp: bool = False, falling: bool = F
     """
     form = format_of(x)
     factor = round_float(factor, x.dtype)
-    if not LEAST_FACTOR <= abs(factor) <= GREATEST_FACTOR:
+    if not MIN_FACTOR <= abs(factor) <= MAX_FACTOR:
         return None
     rest = 0.0
     for exact in EXACT_FACTORS:
@@ -339,7 +337,7 @@ def exp2_of_scaled(x: UOp, factor: float, ldexp: bool = False, falling: bool = F
 
 
 def signed_size(x: UOp) -> tuple[UOp, float] | None:
-    """y and a sign with x = sign * |y|, but for the sign of zeros; None where that is not seen."""
+    """y and a sign with x = sign * |y|, up to the sign of zeros; None for other forms of x."""
     sign = 1.0
     while x.op is Ops.NEG:
         x, sign = x.src[0], -sign
@@ -348,7 +346,7 @@ def signed_size(x: UOp) -> tuple[UOp, float] | None:
             if other.op is Ops.NEG and other.src[0] is y:
                 return y, sign
     if x.op is Ops.MUL:
-        # y * (1 if y < 0 else -1), whose slope at 0 is that of -y.
+        # y * (1 if y < 0 else -1), whose derivative at 0 is that of -y.
         for y, turn in (x.src, x.src[::-1]):
             if turn is (y < 0.0).where(y.const_like(1.0), y.const_like(-1.0)):
                 return y, -sign
@@ -362,7 +360,7 @@ def size_of_float(x: UOp) -> UOp:
 
 
 def falling_exp2(x: UOp, factor: float, rest: float, ldexp: bool, unit: float = 0.0) -> UOp:
-    """2**(x * (factor + rest)) for a product that is not above 0, or NaN."""
+    """2**(x * (factor + rest)) for a product that is at most 0, or NaN."""
     form = format_of(x)
     bound = round_float((form.exp2_low - 0.5) / factor, x.dtype)
     x = at_most(x, bound) if factor < 0.0 else at_least(x, bound)
@@ -376,7 +374,7 @@ def falling_exp2(x: UOp, factor: float, rest: float, ldexp: bool, unit: float = 
 def unit_of(factor: float, rest: float, x: UOp) -> float:
     """1 / (factor + rest) as a float of the dtype of x; 0.0 where that is not nearly exact.
 
-    What it lacks is at most an eighth of half a unit in the last place of x.
+    Its error is at most an eighth of half a unit in the last place of x.
     """
     if not rest:
         return 0.0
@@ -386,16 +384,16 @@ def unit_of(factor: float, rest: float, x: UOp) -> float:
     return unit if near else 0.0
 
 
-# A power that p is too small by and its factor too large, so that both are normal numbers.
+# p is divided by 2**FALLING and its factor multiplied by it, so that both are normal numbers.
 FALLING = 64
 
 
 def ldexp_power(x: UOp, factor: float, rest: float = 0.0, unit: float = 0.0) -> UOp:
     """2**(x * (factor + rest)) by LDEXP, for a product of moderate size, or NaN.
 
-    The product is not rounded where products are fused. In float32 registers hold the powers of
-    32nds, which leaves so little that half of a polynomial is enough, or with a `unit`, of which x
-    is a rounded multiple, a third.
+    The product is not rounded where products are fused. In float32 registers hold a table of
+    2**(n / 32); the remainder is so small that half of the polynomial is enough, or a third with a
+    `unit`, of which x is a rounded multiple.
     """
     form = format_of(x)
     if x.dtype is dtypes.float32:
@@ -424,15 +422,15 @@ def near_power(
     r, scale = remainder(x, form.magic - shifted, factor, rest, unit)
     coefficients = tuple([c * size for c in scaled(form.exp2_near, scale)])
     p = mulacc(r, horner(r, coefficients), size)
-    # What stands above the bits of n leaves at the top.
+    # The shift drops the bits above n.
     return p, shifted.bitcast(form.uint) << form.fraction
 
 
 def remainder(x: UOp, taken: UOp, factor: float, rest: float, unit: float) -> tuple[UOp, float]:
     """r and s with r * s = x * (factor + rest) + taken.
 
-    With `unit`, the reciprocal of the factor, r is in units of x: one operation, as `taken` has few
-    digits.
+    With `unit`, the reciprocal of the factor, r is in units of x: one operation, as `taken` has
+    few bits.
     """
     if unit:
         return mulacc(taken, unit, x), factor
@@ -441,7 +439,7 @@ def remainder(x: UOp, taken: UOp, factor: float, rest: float, unit: float) -> tu
 
 
 def scaled(coefficients: tuple[float, ...], scale: float) -> tuple[float, ...]:
-    """Those of q with r * q(r) = s * p(s) for s = r * scale, of the coefficients of p."""
+    """The coefficients of q with r * q(r) = s * p(s), s = r * scale, from the coefficients of p."""
     return tuple([c * scale ** (i + 1) for i, c in enumerate(coefficients)])
 
 
@@ -451,8 +449,8 @@ def exp2_of_reduced(x: UOp, low: UOp | None = None, exact: UOp | None = None) ->
     With `exact` and `low` it is 2**(exact + low), of which x is the rounded sum.
     """
     form = format_of(x)
-    # x = 2m + 2r with r in [-1/2, 1/2]: an even whole part makes 2**(2m) two equal factors, each
-    # of them a normal number even where the result overflows or is not.
+    # x = 2m + 2r with r in [-1/2, 1/2]: 2**(2m) is two equal factors, each a normal number even
+    # where the result overflows or is subnormal.
     shifted = mulacc(x, 0.5, form.magic)
     r = mulacc(x if exact is None else exact, 0.5, form.magic - shifted)
     return scaled_polynomial(r if low is None else mulacc(low, 0.5, r), shifted)
@@ -462,7 +460,7 @@ def scaled_polynomial(r: UOp, shifted: UOp) -> UOp:
     """2**(2r + 2m) for r in [-1/2, 1/2]; the low bits of `shifted` are m."""
     form = format_of(r)
     p = mulacc(r, horner(r, scaled(form.exp2, 2.0)), 1.0)
-    # What stands above the bits of m leaves at the top.
+    # The shift drops the bits above m.
     exponent = (shifted.bitcast(form.uint) << form.fraction) + (form.bias << form.fraction)
     scale = exponent.bitcast(r.dtype)
     return p * scale * scale
@@ -494,7 +492,7 @@ def log2_poly(x: UOp) -> UOp:
     form = format_of(x)
     k, m = split_exponent(x)
     f = m - 1.0
-    # k + f has no error where k is 0 or next to it, and the rest is small beside it.
+    # k + f is exact where k is 0 or next to it, and the rest is small beside k + f.
     result = mulacc(f, horner(f, form.log2), k + f)
     result = (x < math.inf).where(result, x)
     special = x.eq(0.0).where(x.const_like(-math.inf), x.const_like(math.nan))
@@ -502,7 +500,7 @@ def log2_poly(x: UOp) -> UOp:
 
 
 # tanh is 1 in both formats from here on. Source: 1 - tanh(x) < 2 * exp(-2 * x) <= 2**-54 for x of
-# 19.1 and more, half of what tells float64 from 1.
+# 19.1 and more, half of the spacing of float64 below 1.
 TANH_HIGH = 20.0
 
 
@@ -545,8 +543,8 @@ INVERSE_TURN = int(
 def sin_poly(x: UOp, wide: DType = dtypes.float64) -> UOp:
     """sin(x), x in radians, of any finite size; NaN for infinities.
 
-    Dtype: that of x, float32 or float64. What is beside the turns of a float32 is put together in
-        `wide`, float64 or float32.
+    Dtype: that of x, float32 or float64. The remainder of a float32 beside quarter turns is
+        computed in `wide`, float64 or float32.
     Error: at most 1.5 ULP in float32, or 2 ULP in `wide` float32, 3 ULP in float64, over all
         numbers. About 80 operations in float32, 130 in float64, most of them to take whole turns
         from x exactly.
@@ -582,10 +580,10 @@ def turn_words(dtype: DType, leading: int, count: int) -> list[UOp]:
 
 
 def bit_window(words: list[UOp], position: UOp, levels: int, count: int) -> list[UOp]:
-    """`count` words of a long number from bit `position` on, chosen without memory.
+    """`count` words of a long number from bit `position` on, selected without memory.
 
-    The top `levels` bits of the position choose words, each bit halving what is left to choose
-    from; the rest of it shifts.
+    Each of the top `levels` bits of the position selects half of the words that are left; the
+    lower bits shift.
     """
     width = words[0].dtype.bits
     for level in reversed(range(levels)):
@@ -594,33 +592,33 @@ def bit_window(words: list[UOp], position: UOp, levels: int, count: int) -> list
         far = (position & (width << level)).ne(0)
         words = [far.where(words[i + skip], words[i]) for i in range(kept)]
     shift = position & (width - 1)
-    # The last bit of a right shift is apart from the rest, so that no shift is by a whole word.
+    # A right shift of 1 is separate, so that no shift is by a whole word.
     opposite = shift.const_like(width - 1) - shift
     return [(words[i] << shift) | ((words[i + 1] >> 1) >> opposite) for i in range(count)]
 
 
 def quarters_float32(bits: UOp, wide: DType = dtypes.float64) -> tuple[UOp, UOp]:
-    """Reduces a float32 to quarter turns, modulo 4, and the rest beside
+    """Reduces a float32 to quarter turns, modulo 4, and the remainder.
 
-    `bits` are those of a finite number of at least 1. The count is a uint32, the rest a float32 in
-    [-pi/4, pi/4], rounded once, or where float32 has to do for `wide`, a few times.
+    `bits` are those of a finite number of at least 1. The count is a uint32, the remainder a
+    float32 in [-pi/4, pi/4], rounded once, or a few times if `wide` is float32.
     Source: Payne, Hanek, "Radian reduction for trigonometric functions" (SIGNUM 1983).
     """
     u64 = dtypes.uint64
     position = (bits >> 23) - 127
     significand = (bits & 0x7FFFFF) | 0x800000
-    # x is significand * 2**(position - 23). Of the product with 1 / (2 pi) whole turns go, and with
-    # them all bits of 1 / (2 pi) before the window; 96 bits leave an error of 2**-64 turns, and no
-    # float32 lies within 2**-33 of a quarter turn.
+    # x is significand * 2**(position - 23). Whole turns of the product with 1 / (2 pi) do not
+    # count, nor do the bits of 1 / (2 pi) before the window; 96 bits leave an error of 2**-64
+    # turns, and no float32 is within 2**-33 of a quarter turn.
     w0, w1, w2 = bit_window(turn_words(dtypes.uint32, 23, 7), position, 2, 3)
     factor = significand.cast(u64)
     turns = ((significand * w0).cast(u64) << 32) + factor * w1.cast(u64)
     turns = turns + ((factor * w2.cast(u64)) >> 32)
     count = ((turns >> 32).cast(dtypes.uint32) + (1 << 29)) >> 30
-    # Taken as signed, what follows the two bits of whole quarters is the distance to the nearest.
+    # The bits after the two of whole quarters, as a signed number, are the distance to the nearest.
     rest = turns << 2
-    # float64 holds either word exactly, and vector units convert 32-bit integers faster than 64;
-    # float32 holds the high word exactly where it is so small that the low one counts.
+    # float64 holds either word exactly, and SIMD units convert 32-bit integers faster than 64-bit
+    # ones; float32 holds the high word exactly where it is so small that the low word matters.
     high = (rest >> 32).cast(dtypes.uint32).bitcast(dtypes.int32).cast(wide)
     low = (rest.cast(dtypes.uint32) >> 1).bitcast(dtypes.int32).cast(wide)
     radians = mulacc(high, math.pi * 2.0**-33, low * (math.pi * 2.0**-64))
@@ -636,14 +634,14 @@ def multiply_high(x: UOp, y: UOp) -> UOp:
 
 
 def quarters_float64(bits: UOp) -> tuple[UOp, UOp]:
-    """Reduces a float64 to quarter turns, modulo 4, and the rest beside them.
+    """Reduces a float64 to quarter turns, modulo 4, and the remainder.
 
-    As `quarters_float32`, with a uint64 and a float64; the rest has an error of about 1 ULP.
+    As `quarters_float32`, with a uint64 and a float64; the remainder has an error of about 1 ULP.
     """
     position = (bits >> 52) - 1023
     significand = (bits & ((1 << 52) - 1)) | (1 << 52)
     w0, w1, w2 = bit_window(turn_words(dtypes.uint64, 52, 19), position, 4, 3)
-    # 128 bits of turns: a float64 may lie within 2**-64 of a quarter turn.
+    # 128 bits of turns: a float64 may be within 2**-64 of a quarter turn.
     product = significand * w1
     low = product + multiply_high(significand, w2)
     carry = (low < product).cast(dtypes.uint64)

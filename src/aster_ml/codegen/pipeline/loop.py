@@ -67,7 +67,7 @@ from aster_ml.target.tensor_cores import WARP_GROUP
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.linear import NUMBERS_OF_ITEMS, Linear
 from aster_ml.uop.node import UOp, new_node
-from aster_ml.uop.ops import AxisType, Ops, RoleArg, StoreArg
+from aster_ml.uop.ops import AxisType, Ops, StoreArg, WarpRoleArg
 from aster_ml.uop.ranges import size_of
 
 # Nodes that do something each time that they stand in a list.

@@ -1,1 +1,1 @@
-"""Carries out what Opts ask of work-groups: local memory, tensor cores, bulk copies."""
+"""Lowers Opts of work-groups: local memory, tensor cores, bulk tensor copies (TMA)."""

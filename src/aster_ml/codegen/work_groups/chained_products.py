@@ -1,8 +1,8 @@
-"""Finds kernels that chain two products on a tensor core, and has the kernel library build them.
+"""Matches kernels that chain two products on a tensor core to rows of the kernel library.
 
-Receives a kernel and the number of a row of `target/tensor_cores`. The Opt TC chain says of the
-kernel that the row computes it; its graph is built later, when all Opts are known. Which kernels
-these are, and how each is built, say the rows of `kernel_library`, of which nothing here knows one.
+Receives a kernel and the number of a row of `target/tensor_cores`. The Opt TC chain selects that
+row; the graph is built after all Opts are applied. Rows of `kernel_library` define which kernels
+match and how each is built; no row is named here.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class ChainBuilder(Protocol):
 class Match(NamedTuple):
     """A kernel that a row of the library computes on a tensor core, in a loop over `axis`.
 
-    `why_not` names what keeps the tensor core from computing it, "" where nothing does; in
-    `overlaps_exp` a producer warp lets exponentials overlap the product before. `stages` gives the
-    number of tiles that local memory has room for, 1 where copies cannot run ahead.
+    `why_not` is the reason why the tensor core cannot compute it, or "". `overlaps_exp` says that
+    with a producer warp, exponentials may overlap the previous product. `stages` gives the number
+    of tiles that fit local memory, 1 where copies cannot run ahead.
     """
 
     axis: UOp
@@ -55,7 +55,7 @@ class Match(NamedTuple):
 
 def find_chain(kernel: Kernel, core: TensorCore) -> Match | None:
     """The first match of a kernel among the rows of the library."""
-    # One product alone is no chain.
+    # A chain has two products.
     if not core.chains or len(kernel.reduces) < 2:
         return None
     found = (row.find_chain(kernel, core) for row in parts_of("chain"))
@@ -63,10 +63,10 @@ def find_chain(kernel: Kernel, core: TensorCore) -> Match | None:
 
 
 def chain_products(kernel: Kernel, axis: UOp, number: int) -> None:
-    """Says of a kernel that a row of tensor cores computes it in a loop over an axis.
+    """Selects a row of tensor cores to compute a kernel in a loop over an axis.
 
-    Raises: KernelOptError where no row of the library matches, or something keeps the tensor core
-        from computing it.
+    Raises: KernelOptError where no row of the library matches, or the tensor core cannot compute
+        the match.
     """
     core = ROWS[number]
     found = find_chain(kernel, core)
@@ -80,16 +80,16 @@ def chain_products(kernel: Kernel, axis: UOp, number: int) -> None:
 
 
 def producer_kind(kernel: Kernel) -> type[ProducerWarp]:
-    """Chooses how a producer warp is used: exp overlaps a product where registers have room."""
+    """The kind of producer warp: exp overlaps a product where enough registers are left."""
     plan = kernel.plan(ChainedTiles)
     found = None if plan is None else find_chain(kernel, ROWS[plan.core])
     return OverlappedExp if found is not None and found.overlaps_exp else ProducerWarp
 
 
 def build_chain(kernel: Kernel, target: Target) -> None:
-    """Builds the graph in program order of chained products that an Opt has asked for.
+    """Builds the graph, in program order, of chained products that an Opt asks for.
 
-    Raises: KernelOptError where stages are more than there are tiles, or nothing says how many.
+    Raises: KernelOptError for more stages than tiles, or without a PIPELINE.
     """
     plan, copies = kernel.plan(ChainedProducts), kernel.plan(CopyPipeline)
     assert plan is not None

@@ -1,8 +1,7 @@
-"""Reductions that the work-items of a block do together: in a warp by shuffles, else through
-local memory.
+"""Lowers reductions by work-items of a block together: warp shuffles, then local memory.
 
-Receives a kernel with GROUP axes; returns its graph in which these are numbers of work-items, and
-each result is folded from what they have.
+Receives a kernel with GROUP axes; returns its graph with work-item numbers in place of these axes.
+Each result is folded from the partial results of the work-items.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, ReduceArg
 
-# What a shuffle takes.
+# Dtypes that a shuffle exchanges.
 SHUFFLED = frozenset({dtypes.int32, dtypes.uint32, dtypes.float32})
 
 
 class Team(NamedTuple):
     """The work-items that fold a result together.
 
-    Neighbours among them differ by `step` in their numbers in the block. Where `everyone` holds the
-    result is wanted by each, else by the first.
+    Numbers of neighbouring work-items differ by `step`. With `everyone`, all of them need the
+    result; else only the first.
     """
 
     item: UOp
@@ -37,7 +36,7 @@ class Team(NamedTuple):
 
 
 def reduce_in_groups(kernel: Kernel, order: list[int], target: Target) -> None:
-    """Work-items reduce a part each, and then all parts.
+    """Reduces a part in each work-item, then the parts.
 
     rewrite: REDUCE(v, k, g) -> fold over g of REDUCE(v, k); `g` becomes the work-item's number
     why: a reduction with few results would leave most work-items without work
@@ -65,24 +64,24 @@ def reduce_in_groups(kernel: Kernel, order: list[int], target: Target) -> None:
         changes[u] = fold_in_memory(kernel, taken, part, team, count, u.arg.op)
     kernel.sink = substitute(kernel.sink, changes)
     for item in gates:
-        # Of those that share the result one stores it.
+        # One work-item of the team stores the result.
         kernel.sink = store_where(kernel, item.alu(Ops.CMPLT, UOp.index_const(1)))
 
 
 def group_of(u: UOp) -> UOp | None:
-    """The axis of a reduction that work-items share out."""
+    """The GROUP axis of a reduction."""
     return next((r for r in u.src[1:] if r.arg.kind is AxisType.GROUP), None)
 
 
 def in_registers(
     kernel: Kernel, u: UOp, value: UOp, lanes: tuple[UOp, ...]
 ) -> tuple[UOp, tuple[UOp, ...]]:
-    """Elements of a row that a work-item has, and its lanes, as those of the results of the
+    """Reduces a row over the lanes of the results in place of its own lanes.
 
-    rewrite: REDUCE(v(k), k) -> REDUCE(v(o), o), for lanes o of results that the sum is the same for
-    why: values of a row that several sums and the results read are the same nodes then, which are
-    loaded and computed once
-    when: nothing is left of the row but lanes, of which both have as many
+    rewrite: REDUCE(v(k), k) -> REDUCE(v(o), o), for lanes o of results that the sum does not depend
+    on
+    why: several sums and the results then read the same nodes, which are loaded and computed once
+    when: the row has only lanes left, as many as the results have
     """
     free = [
         r
@@ -103,10 +102,10 @@ def in_registers(
 def assign_teams(
     kernel: Kernel, grouped: list[UOp], order: list[int]
 ) -> tuple[dict[UOp, tuple[UOp, bool]], list[UOp]]:
-    """For each reduction the axis of work-items that takes the place of its own, and new ones.
+    """For each reduction the work-item axis that replaces its GROUP axis, and all new axes.
 
-    Where work-items lie along results that all need the reduction, they do the reduction too. What
-    a later reduction reads is wanted by all that do a part of that one.
+    Work-items along results that need the same reduction compute that reduction too. All
+    work-items of a later reduction need the results of an earlier one.
     """
     read = {r for u in grouped for r in toposort(u.src[0]) if r in grouped}
     outputs = ranges_of_kind(kernel, AxisType.LOCAL)
@@ -127,10 +126,10 @@ def assign_teams(
 
 
 def neighbours_in_warp(item: UOp, step: int, warp: int) -> int:
-    """Counts the neighbours of a team, each `step` work-items from the next, within one warp.
+    """Counts the work-items of a team, each `step` from the next, that are in one warp.
 
-    A power of two that divides the team: then the number of the other work-item of an exchange
-    differs in one bit. 1 where that is not so, as where neighbours are in different warps.
+    The count is a power of two that divides the team, so that numbers of two work-items of an
+    exchange differ in one bit; 1 where there is no such count.
     """
     if step & (step - 1):
         return 1
@@ -141,7 +140,7 @@ def neighbours_in_warp(item: UOp, step: int, warp: int) -> int:
 
 
 def fold_in_warp(part: UOp, team: Team, count: int, op: Ops) -> UOp:
-    """`count` neighbours of a team, a power of two, exchange and fold until all have the same.
+    """Folds over `count` neighbours of a team, a power of two, by butterfly exchange.
 
     rewrite: v -> v + SHUFFLE(v, d) for d of count / 2 to 1, times the step of the team
     """
@@ -154,11 +153,11 @@ def fold_in_warp(part: UOp, team: Team, count: int, op: Ops) -> UOp:
 def fold_in_memory(
     kernel: Kernel, taken: list[UOp], part: UOp, team: Team, count: int, op: Ops
 ) -> UOp:
-    """The fold of what each `count` neighbours of a team have in common.
+    """Folds through local memory; each `count` neighbours of a team have the same part.
 
     rewrite: v(item) -> REDUCE(LOAD(local at r), r), after one of each `count` work-items has stored
-    v in `local`, and a barrier. Of many parts some work-items reduce some each, and after another
-    barrier those who want the result these
+    v in `local`, and a barrier. Many parts take two rounds: some work-items reduce several parts
+    each, and after another barrier all that need the result reduce those
     """
     item, _, everyone = team
     left = size(item) // count
@@ -176,8 +175,8 @@ def fold_in_memory(
         fill = local.memory.index(local.at({room: place})).store(part)
         if mine is not None:
             fill = UOp(Ops.STORE, fill.dtype, (*fill.src, mine))
-        # Of this round as many work-items have a part as there will be values; in the last one all
-        # who want the result fold what is left.
+        # A work-item folds each value of this round; in the last round all work-items that need the
+        # result fold the rest.
         folding = left if left > 1 else size(item) if everyone else 1
         again = kernel.new_range(turns(item, folding, several), AxisType.REDUCE)
         stride = index_alu(Ops.MUL, again, UOp.index_const(left))
@@ -189,9 +188,9 @@ def fold_in_memory(
 
 
 def rounds(count: int) -> list[int]:
-    """Lists how many values each work-item folds in each round, of so many.
+    """Lists how many of `count` values each work-item folds in each round.
 
-    Two rounds where both together are half as many: another barrier takes time, too.
+    Two rounds if they have at most half as many steps together, since a barrier takes time, too.
     """
     first = next((n for n in range(isqrt(count), 1, -1) if count % n == 0), 1)
     second = count // first
@@ -199,7 +198,7 @@ def rounds(count: int) -> list[int]:
 
 
 def turns(item: UOp, folding: int, count: int) -> UOp:
-    """`count` turns of a loop for the first of the work-items, none for the others."""
+    """The trip count of a loop: `count` for the first work-items, 0 for the others."""
     whole = UOp.index_const(count)
     if folding == size(item):
         return whole

@@ -1,8 +1,7 @@
-"""Numbers of blocks and of work-items, in terms of which output axes are computed.
+"""Maps output axes to block numbers and work-item numbers.
 
 Receives a kernel whose axes are final; returns its graph with up to three GLOBAL ranges and one
-LOCAL range. The range with the lowest id is the first dimension of a launch, whose neighbours run
-side by side.
+LOCAL range. The range with the lowest id is the first (fastest) dimension of a launch.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.plans import BlockOrder, PersistentBlocks
-from aster_ml.codegen.work_groups.tile_order import clusters_of, looped, tiles_apart
+from aster_ml.codegen.work_groups.tile_order import clusters_of, delinearize_tile, looped
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError, KernelOptError
 from aster_ml.helpers import ceildiv, prod
@@ -20,7 +19,7 @@ from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import AxisType, Ops, RangeArg
 from aster_ml.uop.ranges import iterations, size_of
 
-# The most blocks along each dimension.
+# Largest number of blocks along each dimension.
 GridLimits = tuple[int, ...]
 
 
@@ -40,15 +39,15 @@ def ranges_of_kind(kernel: Kernel, *kinds: AxisType) -> list[UOp]:
 
 
 def order_of_items(kernel: Kernel) -> list[int]:
-    """The ids of axes of work-items, the one last whose steps are nearest in memory.
+    """The ids of work-item axes, the one with the smallest strides in memory last.
 
-    why: work-items that follow one another read what follows one another
+    why: consecutive work-items read consecutive elements (coalescing)
     """
     accesses = [a for a in kernel.accesses() if a.buffer.op is Ops.PARAM]
     axes = ranges_of_kind(kernel, AxisType.LOCAL, AxisType.GROUP)
 
     def nearest(r: UOp) -> tuple[int, ...]:
-        # What is loaded is more than what is stored.
+        # Loads come first, since more is loaded than stored.
         return tuple(
             min(
                 [abs(n) for a in accesses if a.is_store is stores and (n := a.strides.get(r))]
@@ -61,13 +60,13 @@ def order_of_items(kernel: Kernel) -> list[int]:
 
 
 def items_in(kernel: Kernel, order: list[int], more: Iterable[UOp] = ()) -> list[UOp]:
-    """The axes of work-items in this order, and more that the graph will have."""
+    """The work-item axes in this order, then `more` that the graph will have."""
     items = [*ranges_of_kind(kernel, AxisType.LOCAL), *more]
     return sorted(items, key=lambda r: order.index(r.arg.id))
 
 
 def axes_in_rows(kernel: Kernel) -> list[UOp]:
-    """Output loops that run inside of a block, behind what is reduced once for all their steps.
+    """Output loops that run inside a block, after a reduction that all their steps share.
 
     why: a block for each element of a row would reduce the whole row for that element
     """
@@ -77,13 +76,12 @@ def axes_in_rows(kernel: Kernel) -> list[UOp]:
 
 
 def number_work(kernel: Kernel, order: list[int], most: GridLimits) -> UOp:
-    """Block axes as numbers of blocks, work-item axes as one number; loops in rows stay loops.
+    """Replaces block axes by block numbers and work-item axes by one number; other loops stay.
 
-    Axes of blocks are dimensions of the launch, which takes no divisions, as long as there are no
-    more than three and each of them fits. Else they are one number, and where that is more than a
-    dimension has room for, it is made of two; blocks behind the last one then do its work again and
-    store nothing. Opts BLOCKS give tiles another order, or many to a block, and make clusters of
-    blocks, in which the first dimension is the number of a block (`tile_order`).
+    Up to three block axes that fit are dimensions of the launch, which needs no divisions. More are
+    one number, made of two dimensions where it exceeds one; surplus blocks compute the last tile
+    again and store nothing. Opts BLOCKS reorder tiles, give a block many, or make clusters of
+    blocks, whose first dimension is the rank in the cluster (`tile_order`).
     """
     inside = axes_in_rows(kernel)
     blocks = [r for r in kernel.output_loops if r not in inside and kernel.may_reorder(r)]
@@ -106,19 +104,20 @@ def number_work(kernel: Kernel, order: list[int], most: GridLimits) -> UOp:
             loops = (turn,)
         else:
             tile, gate = block_number(kernel, total, iterations(blocks), most)
-        ordered = {} if order_plan is None else tiles_apart(order_plan, tile, blocks)
+        ordered = {} if order_plan is None else delinearize_tile(order_plan, tile, blocks)
         if order_plan is not None and not ordered:
             raise KernelOptError(
-                "BLOCKS order: steps of the axis are no blocks, or alone; there is one order"
+                "BLOCKS order: the axis has no blocks, or is the only one; two axes of blocks are "
+                "wanted"
             )
-        changes |= ordered or taken_apart(tile, blocks)
+        changes |= ordered or delinearize(tile, blocks)
     elif len(blocks) <= len(most) and all([n <= m for n, m in zip(sizes, most, strict=False)]):
         for r in reversed(blocks):
             changes[r] = number(kernel, r.src[0], AxisType.GLOBAL)
     else:
         total = to_uop(prod([r.src[0] for r in blocks]))
         block, gate = block_number(kernel, total, iterations(blocks), most)
-        changes |= taken_apart(block, blocks)
+        changes |= delinearize(block, blocks)
     if clusters is not None:
         changes[clusters.axis], own_tile = clusters.tile(changes.pop(clusters.over))
         gate = (
@@ -126,7 +125,7 @@ def number_work(kernel: Kernel, order: list[int], most: GridLimits) -> UOp:
         )
     if items:
         total = to_uop(prod([r.src[0] for r in items]))
-        changes |= taken_apart(number(kernel, total, AxisType.LOCAL), items)
+        changes |= delinearize(number(kernel, total, AxisType.LOCAL), items)
     kernel.outputs = [*loops, *[r for r in kernel.outputs if r not in changes]]
     parts = dict.fromkeys(changes, ())
     kernel.rewrite(changes, parts | dict.fromkeys(own[:1], loops))
@@ -142,9 +141,9 @@ def number(kernel: Kernel, size: UOp, kind: AxisType) -> UOp:
 def block_number(
     kernel: Kernel, total: UOp, largest: int, most: GridLimits
 ) -> tuple[UOp, UOp | None]:
-    """One number of blocks out of one or two dimensions, and where it is one that is wanted.
+    """A block number of one or two dimensions, and a gate that is false for surplus blocks.
 
-    Raises: InternalError where even two dimensions have no room.
+    Raises: InternalError where two dimensions are too small.
     """
     if largest <= most[0]:
         return number(kernel, total, AxisType.GLOBAL), None
@@ -158,14 +157,14 @@ def block_number(
     block = index_alu(Ops.ADD, index_alu(Ops.MUL, down, UOp.index_const(width)), along)
     if total.op is Ops.CONST and total.arg == width * rows:
         return block, None
-    # The smaller of the number and the last one.
+    # min(block, total - 1)
     over = index_alu(Ops.SUB, index_alu(Ops.ADD, block, UOp.index_const(1)), total)
     over = index_alu(Ops.MAX, over, UOp.index_const(0))
     return index_alu(Ops.SUB, block, over), block.alu(Ops.CMPLT, total)
 
 
-def taken_apart(whole: UOp, axes: Sequence[UOp]) -> dict[UOp, UOp]:
-    """Splits one number for all axes into one for each; the last axis goes fastest."""
+def delinearize(whole: UOp, axes: Sequence[UOp]) -> dict[UOp, UOp]:
+    """Delinearizes a number into an index for each axis; the last axis is the fastest."""
     found: dict[UOp, UOp] = {}
     for i, r in enumerate(reversed(axes)):
         found[r] = whole if i == len(axes) - 1 else index_alu(Ops.MOD, whole, r.src[0])
@@ -174,7 +173,7 @@ def taken_apart(whole: UOp, axes: Sequence[UOp]) -> dict[UOp, UOp]:
 
 
 def store_where(kernel: Kernel, gate: UOp) -> UOp:
-    """The graph in which all stores are masked by one more condition."""
+    """The graph with one more gate on all stores."""
     gated: dict[UOp, UOp] = {}
     for store in kernel.stores:
         # A box has its places before a gate.

@@ -1,7 +1,7 @@
-"""Work-groups: GROUP and STAGE axes become local memory and barriers.
+"""Lowers GROUP and STAGE of work-groups to local memory and barriers.
 
-Receives a kernel whose Opts are applied; returns its graph with numbers of blocks and of work-items
-(`gpu/numbering`) in place of output axes. Only for targets with work-groups.
+Receives a kernel whose Opts are applied; returns its graph with block and work-item numbers
+(`work_groups/numbering`) in place of output axes. Only for targets with work-groups.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aster_ml.uop.ranges import size_of
 
 
 def build_blocks(kernel: Kernel, target: Target) -> None:
-    """Makes work-groups: block and work-item numbers, local memory and barriers."""
+    """Lowers a kernel to work-groups: block and work-item numbers, local memory, barriers."""
     order = lanes_first(kernel, order_of_items(kernel))
     shared, fragments = kernel.plan(SharedTile), kernel.plan(Fragments)
     if shared is not None and not reads_boxes(kernel):
@@ -30,7 +30,7 @@ def build_blocks(kernel: Kernel, target: Target) -> None:
     multiply_together(kernel, order, target)
     reduce_in_groups(kernel, order, target)
     if kernel.plan(ResultTile) is not None and fragments is None:
-        raise KernelOptError("STAGE out wants a product on tensor cores")
+        raise KernelOptError("STAGE out wants a product on tensor cores (TC), and there is none")
     check_room(kernel, order, target)
     kernel.sink = number_work(kernel, order, target.max_grid)
 

@@ -1,9 +1,8 @@
-"""Staged tiles: loads of a strip of a reduction go through local memory, filled 16 bytes at a time.
+"""Stages tiles of operands in local memory, filled 16 bytes at a time.
 
-Receives a kernel whose Opts are applied; returns its graph. How the fill walks a tile, and where an
-element lies in local memory, follow from the strides of the load: axes whose steps are neighbours
-in memory are neighbours there too, and rows are padded, or have an XOR layout where tensor cores
-read them (`xor_layout`), so that those one below the other lie in different banks.
+Receives a kernel whose Opts are applied; returns its graph. The strides of a load decide the order
+of the fill and the layout of the tile: axes that are contiguous in memory stay contiguous. Rows
+are padded, or swizzled where tensor cores read them (`swizzle`), to avoid bank conflicts.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import NamedTuple
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.plans import CopyPipeline, Fragments
 from aster_ml.codegen.staging.stage import Stage, new_stage, position
-from aster_ml.codegen.work_groups.numbering import items_in, size, taken_apart
+from aster_ml.codegen.work_groups.numbering import delinearize, items_in, size
 from aster_ml.codegen.work_groups.swizzle import Xor, xor_of_rows
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
@@ -24,21 +23,20 @@ from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.rules.symbolic import affine_form, simplify
 
-# What a work-item moves at a time, at most. Source: PTX ISA 8.7, "ld" and "cp.async" (16 bytes).
+# Widest access of a work-item. Source: PTX ISA 8.7, "ld" and "cp.async" (16 bytes).
 WIDE_NBYTES = 16
 TILE_KINDS = (AxisType.LOCAL, AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR)
-# Rows whose length is a multiple of this begin in few banks of local memory, of which there are 32
-# of 4 bytes each. Source: CUDA C++ Programming Guide, "Shared Memory" of each compute capability.
+# Rows whose length is a multiple of this start in few of the 32 banks of 4 bytes each.
+# Source: CUDA C++ Programming Guide, "Shared Memory" of each compute capability.
 BANKED_NBYTES = 32
 
 
 class Layout(NamedTuple):
-    """A tile as rows: the axes that number them, and those along one, whose steps are neighbours.
+    """The layout of a tile in rows: `far` axes number the rows, `near` axes are contiguous.
 
-    `pad` elements behind each row of local memory are not used; a fill takes `lanes` neighbours at
-    a time. Axes of `chains` go on in memory where those behind them end, so that they are one. Of
-    a tile that is `turned` neighbours in local memory are those along the other axes. Those along a
-    row lie `stride` elements apart in memory.
+    Each row has `pad` unused elements; a fill moves `lanes` elements at a time. Axes of `chains`
+    continue one another in memory, so that they act as one. A `turned` tile is transposed in local
+    memory. Elements of a row are `stride` elements apart in memory.
     """
 
     far: tuple[UOp, ...]
@@ -67,11 +65,11 @@ class Layout(NamedTuple):
 
     @property
     def room(self) -> int:
-        """Elements of local memory."""
+        """Elements of the tile in local memory, with padding."""
         return (self.length + self.pad) * (self.run if self.turned else self.rows)
 
     def at(self, row: UOp, step: UOp) -> UOp:
-        """Where the element of a row lies."""
+        """The offset of an element of a row in local memory."""
         if self.turned:
             row, step = step, row
         start = index_alu(Ops.MUL, row, UOp.index_const(self.length + self.pad))
@@ -79,7 +77,7 @@ class Layout(NamedTuple):
 
 
 def stage_loads(kernel: Kernel, strip_id: int, order: list[int], target: Target) -> None:
-    """Loads of a strip of a reduction go through local memory.
+    """Routes loads of a strip of a reduction through local memory.
 
     rewrite: LOAD(INDEX(p, f(tile axes))) -> LOAD(INDEX(local, position of the tile axes)), after
     all work-items together have filled `local` with f over the tile, and a barrier
@@ -122,10 +120,10 @@ def stage_loads(kernel: Kernel, strip_id: int, order: list[int], target: Target)
 
 
 def items_in_turn(kernel: Kernel, order: list[int]) -> list[int]:
-    """An order of axes of work-items in which those along both sides of a tile take turns.
+    """An order of work-item axes that alternates between the two sides of a tile.
 
-    why: of 16 bytes that each work-item reads of local memory those of 16 are one access where each
-    reads what its neighbour reads, or each what its next neighbour but one reads
+    why: 16 work-items that read 16 bytes each need one access to local memory where neighbours, or
+    every second neighbours, read the same bytes (broadcast)
     """
     axes = {r.arg.id: r for r in items_in(kernel, order)}
     loads = [x for x in kernel.facts.order if x.op is Ops.LOAD]
@@ -141,10 +139,11 @@ def items_in_turn(kernel: Kernel, order: list[int]) -> list[int]:
 def layout_of(
     load: UOp, items: int, nbytes: int, on_cores: bool = False, singly: bool = False
 ) -> Layout:
-    """The layout of the tile that a load reads, and how many neighbours a fill takes at a time.
+    """The layout of the tile that a load reads, and how many elements a fill moves at a time.
 
-    Rows that tensor cores read are of the sum alone, or of results, though memory goes on behind.
-    What a language moves `singly` may begin anywhere, or lie apart: it is stored together anyway.
+    Rows for tensor cores have axes of the sum alone, or of results alone, even where memory is
+    contiguous further. Elements that a language copies `singly` need neither alignment nor
+    contiguity in memory.
     """
     axes = sorted([r for r in load.ranges if r.arg.kind in TILE_KINDS], key=lambda r: r.arg.id)
     count = int(prod([size(r) for r in axes]))
@@ -165,7 +164,7 @@ def layout_of(
     ]:
         near.insert(0, beside[0])
         run *= size(beside[0])
-    # Rows in the order in which they lie in memory.
+    # Rows in memory order.
     far = sorted([r for r in axes if r not in near], key=lambda r: -(strides.get(r) or 0))
     stride = 1
     if singly and not near and far and strides.get(far[-1]):
@@ -193,12 +192,12 @@ def layout_of(
 
 
 def is_of_sum(r: UOp) -> bool:
-    """Whether lanes are steps of a reduction."""
+    """Whether an axis belongs to a reduction."""
     return bool(r.arg.kind is AxisType.UNROLL)
 
 
 def holds_together(gate: UOp, near: list[UOp], lanes: int) -> bool:
-    """Whether a condition holds for all or none of so many neighbours along these axes."""
+    """Whether a gate is the same for `lanes` neighbours along these axes."""
     both = [gate]
     for g in both:
         if g.op is Ops.AND:
@@ -209,7 +208,7 @@ def holds_together(gate: UOp, near: list[UOp], lanes: int) -> bool:
 
 
 def begins_with(gate: UOp, near: list[UOp], lanes: int) -> bool:
-    """Whether a comparison along these axes changes only at multiples of so many steps."""
+    """Whether a comparison along these axes changes only at multiples of `lanes` steps."""
     if gate.op is not Ops.CMPLT or gate.src[1].op is not Ops.CONST:
         return False
     rest, strides = affine_form(simplify(gate.src[0]), set(near))
@@ -222,11 +221,11 @@ def begins_with(gate: UOp, near: list[UOp], lanes: int) -> bool:
 
 
 def turned(layout: Layout, itemsize: int, target: Target) -> Layout:
-    """A layout whose neighbours are results, of a tile that lies along the sum in memory.
+    """The transposed layout, contiguous along results, of a tile contiguous along the sum.
 
-    why: a work-item reads 16 bytes at a time along its results for one step of the sum, instead of
-    several steps for each of its results, which would all have to wait in registers
-    when: there are copies of single elements, so that these need not go through registers either
+    why: a work-item reads 16 bytes along its results for one step of the sum; several steps of each
+    result would occupy more registers
+    when: the target copies single elements, so that the fill needs no registers either
     """
     along = bool(layout.near) and all([is_of_sum(r) for r in layout.near])
     if not along or layout.rows % WIDE_NBYTES or itemsize not in target.copies.nbytes:
@@ -235,16 +234,16 @@ def turned(layout: Layout, itemsize: int, target: Target) -> Layout:
 
 
 def padding(layout: Layout, itemsize: int) -> int:
-    """Elements behind each row, a multiple of what is moved at a time."""
+    """Padding of each row in elements, a multiple of the elements moved at a time."""
     banked = min(layout.rows, layout.run) > 1 and layout.length * itemsize % BANKED_NBYTES == 0
     return WIDE_NBYTES // itemsize if banked else 0
 
 
 def in_banks(layout: Layout, itemsize: int, parts: Fragments | None) -> Layout:
-    """A layout whose rows begin in different banks, padded by what is moved at a time.
+    """The layout, padded or swizzled so that rows start in different banks.
 
-    Tensor cores read rows of 16 bytes, or, of words whose neighbours are not those of a sum, each
-    work-item its own. Others read one row at a time where its neighbours are results.
+    Tensor cores read rows of 16 bytes, or single words where the sum is not contiguous. Other
+    kernels read one row at a time where results are contiguous.
     """
     pad, xor = padding(layout, itemsize), None
     if parts is None and layout.near and not any([is_of_sum(r) for r in layout.near]):
@@ -257,7 +256,7 @@ def in_banks(layout: Layout, itemsize: int, parts: Fragments | None) -> Layout:
 
 
 def side_by_side(target: Target) -> AxisType:
-    """Kind of the lanes that a load or store moves at a time."""
+    """Kind of the lanes of a wide load or store."""
     return AxisType.VECTOR if target.vector_bits else AxisType.UPCAST
 
 
@@ -265,7 +264,7 @@ def fill_tile(
     kernel: Kernel, load: UOp, layout: Layout, local: Stage, items: list[UOp],
     kind: AxisType = AxisType.VECTOR,
 ) -> UOp:  # fmt: skip
-    """All work-items together load a tile, pieces that follow one another for neighbours."""
+    """Loads a tile by all work-items; consecutive work-items load consecutive pieces."""
     n_items, lanes = int(prod([size(r) for r in items])), layout.lanes
     turn = kernel.new_range(layout.run * layout.rows // (n_items * lanes), AxisType.UPCAST)
     piece = index_alu(Ops.ADD, index_alu(Ops.MUL, turn, UOp.index_const(n_items)), position(items))
@@ -273,14 +272,14 @@ def fill_tile(
     step = first = index_alu(Ops.MUL, step, UOp.index_const(lanes))
     if lanes > 1:
         step = index_alu(Ops.ADD, step, kernel.new_range(lanes, kind))
-    place = taken_apart(row, layout.far)
-    # Along a row the address goes up by the same: its axes need not be told apart there.
+    place = delinearize(row, layout.far)
+    # The address advances evenly along a row, whose axes act as one.
     start = dict.fromkeys(layout.near, UOp.index_const(0))
     index = substitute(load.src[0].src[1], {**chained(row, layout), **start})
     index = index_alu(Ops.ADD, index, index_alu(Ops.MUL, step, UOp.index_const(layout.stride)))
-    # Conditions hold for all neighbours or for none, or there is one for each.
+    # One gate for all neighbours, or one for each.
     together = all([holds_together(g, list(layout.near), lanes) for g in load.src[1:]])
-    whole = {**place, **taken_apart(first if together else step, layout.near)}
+    whole = {**place, **delinearize(first if together else step, layout.near)}
     gates = [substitute(g, whole) for g in load.src[1:]]
     memory = load.src[0].replace(src=(load.src[0].src[0], index))
     value = UOp(Ops.LOAD, load.dtype, (memory, *gates), load.arg)
@@ -288,10 +287,10 @@ def fill_tile(
 
 
 def walked(piece: UOp, layout: Layout, itemsize: int) -> tuple[UOp, UOp]:
-    """The row of a piece of a tile, and its place there: along memory, row by row.
+    """The row of a piece of a tile, and its place in the row: in memory order.
 
-    Of a tile that is turned a few neighbours of each row are taken at a time, as many as memory
-    moves together: those of four rows then lie in all banks once.
+    A transposed tile takes a few neighbours of each row at a time, as many as memory moves at once:
+    four rows then occupy each bank once.
     """
     pieces = layout.run // layout.lanes
     few = min(pieces, BANKED_NBYTES // itemsize) if layout.turned else pieces
@@ -307,7 +306,7 @@ def walked(piece: UOp, layout: Layout, itemsize: int) -> tuple[UOp, UOp]:
 
 
 def chained(row: UOp, layout: Layout) -> dict[UOp, UOp]:
-    """The axes that number rows, of each chain only the last: in its steps all are counted."""
+    """The axes that number rows; a chain is represented by its last axis."""
     places: dict[UOp, UOp] = {}
     for chain in reversed(layout.chains):
         count = UOp.index_const(int(prod([size(r) for r in chain])))

@@ -1,9 +1,9 @@
-"""XOR layouts of local memory: which a tile has, and what becomes of an index, lanes apart.
+"""Chooses XOR swizzles of local memory and applies them to indices.
 
-Receives the size of a tile's rows, or an index of local memory with such a layout. Rows of a tile
-are taken apart in units of 16 bytes, of which 8 lie in all banks once. Unit c of a row lies where c
-is changed by bits of the row's number, so that what 8 work-items read at once, a unit each of rows
-below one another, or of one row, lies in different banks.
+Receives the size of a tile's rows, or an index of local memory with a swizzle. Rows consist of
+units of 16 bytes, 8 of which occupy each bank once. Unit c of a row is stored at c XOR bits of the
+row number, so that 8 work-items which read a unit each, of a row or of a column, have no bank
+conflicts.
 
 rewrite: INDEX(local, x) -> INDEX(local, x ^ (x >> off) % 2**n << to), applied once indices are
 lowered: no rule sees an XOR
@@ -20,20 +20,20 @@ from aster_ml.uop.ops import Ops
 from aster_ml.uop.rules.linear_form import Form, form_of, node_of
 from aster_ml.uop.rules.symbolic import simplify
 
-# Bytes that a work-item copies, or names a row of a matrix by; and of all banks.
+# Bytes of a unit, which is a copy or a row of a matrix, and of all banks.
 # Source: PTX ISA 8.7, "ldmatrix"; CUDA C++ Programming Guide, "Shared Memory" (32 banks).
 UNIT_NBYTES, BANKS_NBYTES = 16, 128
 
-# How many bits are changed, from which bit on, by those from which bit on.
+# (n, to, off): n bits from bit `to` on are changed by the n bits from bit `off` on.
 Xor = tuple[int, int, int]
 
 
 def xor_of_rows(run: int, itemsize: int, apart: bool = False) -> Xor | None:
-    """The layout of a tile with rows of so many elements; None where there is none.
+    """The swizzle of a tile with rows of `run` elements; None where there is none.
 
-    Rows shorter than all banks share them with their neighbours: bits of what those are numbered
-    by, all together, come in. With `apart` it is for work-items that read words one by one, eight
-    words of each of four rows: these lie two units apart.
+    Several rows shorter than all banks share them; the swizzle uses the number of such a group.
+    With `apart` it is for work-items that read single words, eight of each of four rows: these rows
+    are two units apart.
     """
     units = run * itemsize // UNIT_NBYTES
     if run & (run - 1) or units < 2:
@@ -47,13 +47,13 @@ def xor_of_rows(run: int, itemsize: int, apart: bool = False) -> Xor | None:
 
 
 def place_of(x: int, layout: Xor) -> int:
-    """Where the element of a number lies."""
+    """The swizzled offset of element `x`."""
     n, to, off = layout
     return x ^ (x >> off & (1 << n) - 1) << to
 
 
 class Bits(NamedTuple):
-    """A summand of an index, and the bits that it may have: from `low` on, below `high`."""
+    """A summand of an index, and the range of bits it may set: from `low` on, below `high`."""
 
     value: UOp
     low: int
@@ -62,10 +62,10 @@ class Bits(NamedTuple):
 
 
 def split_by_xor(index: UOp, layout: Xor) -> tuple[UOp, UOp]:
-    """An index in such a layout as a base, and an offset that is a number for each lane.
+    """A swizzled index as a base, and an offset that is a constant for each lane.
 
-    Where summands have no bit in common, only those that the layout changes are changed, and lanes
-    aside from them stay an offset; else all of it is the base.
+    Where summands have no bit in common, only those that the swizzle touches change, and the other
+    lanes stay an offset; else the base is the whole index.
     """
     n, to, off = layout
     form = rows_apart(form_of(simplify(index)))
@@ -96,7 +96,7 @@ def split_by_xor(index: UOp, layout: Xor) -> tuple[UOp, UOp]:
 
 
 def rows_apart(form: Form) -> Form:
-    """Rows and columns of one number as two summands, where rules have made one of both.
+    """Splits a summand that rules have merged into rows and columns.
 
     rewrite: a * x + b * (x // n) -> a * (x % n) + (a * n + b) * (x // n)
     """
@@ -128,7 +128,7 @@ def bits_of(term: UOp, factor: int) -> Bits | None:
 
 
 def changed_by(value: UOp, rows: UOp, layout: Xor) -> UOp:
-    """An index of which the layout changes bits, by those of the number of a row."""
+    """The swizzled index: bits of `value` XOR bits of the row number."""
     n, to, off = layout
     row = index_alu(Ops.IDIV, rows, UOp.index_const(1 << off))
     row = simplify(index_alu(Ops.MOD, row, UOp.index_const(1 << n)))
@@ -136,7 +136,7 @@ def changed_by(value: UOp, rows: UOp, layout: Xor) -> UOp:
 
 
 def xor(a: UOp, b: UOp) -> UOp:
-    """The bits in which two indices differ."""
+    """The exclusive or of two indices."""
     if b.op is Ops.CONST and b.arg == 0:
         return a
     if a.op is Ops.CONST and a.arg == 0:

@@ -1,10 +1,10 @@
-"""Products on tensor cores: axes are split as the parts of a warp lie, and become one Ops.MMA.
+"""Lowers products to matrix instructions (MMA) of tensor cores.
 
 Receives a kernel and a row of `target/tensor_cores`. The Opt TC splits the axes m, n and k of a
-product into bits: those of a work-item's number are LOCAL, those of a register UPCAST, and those of
-k UNROLL. So far the kernel means what it meant, and other Opts can split what is left: LOCAL gives
-warps, UPCAST several products a warp, STAGE operands in local memory. The pass takes the places
-along k from where the hardware has them.
+product into bits: bits of the work-item number are LOCAL, bits of a register UPCAST, and bits of k
+UNROLL. The meaning of the kernel is unchanged, and other Opts can split the remaining axes: LOCAL
+gives warps, UPCAST several products a warp, STAGE operands in local memory. The pass then places
+elements along k as the hardware does.
 
 rewrite: REDUCE(a(m, k) * b(k, n), k) -> REDUCE(MMA(a(m, k of the work-item), b(k of the work-item,
 n of the work-item)), what is left of k)
@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.plans import Fragments, ResultTile
-from aster_ml.codegen.work_groups.tma_tiles import multiply_from_boxes
-from aster_ml.codegen.work_groups.vector_epilogue import store_pieces
+from aster_ml.codegen.work_groups.tma_tiles import multiply_from_tma
+from aster_ml.codegen.work_groups.vector_epilogue import store_vectors
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
 from aster_ml.target.tensor_cores import ROWS, TensorCore
@@ -29,7 +29,7 @@ from aster_ml.uop.rules.symbolic import affine_form, simplify
 
 
 class Product(NamedTuple):
-    """A reduction, its factors, and the axes of outputs that one of them has alone."""
+    """A reduction, its factors, and the output axes that only one factor has."""
 
     reduce: UOp
     a: UOp
@@ -39,19 +39,19 @@ class Product(NamedTuple):
 
 
 def uncast(u: UOp) -> UOp:
-    """A value before it is made wider."""
+    """A value before its widening cast."""
     return u.src[0] if u.op is Ops.CAST else u
 
 
 def product_of(kernel: Kernel, axis: UOp, core: TensorCore) -> Product | None:
-    """The one product of a kernel, over an axis, if a tensor core multiplies it."""
+    """The only product of a kernel, over an axis; None where a tensor core cannot multiply it."""
     if len(kernel.reduces) != 1 or axis not in kernel.reduces[0].src[1:]:
         return None
     u = kernel.reduces[0]
     value = u.src[0]
     if u.arg.op is not Ops.ADD or value.op is not Ops.MUL or u.dtype.name != core.result:
         return None
-    # Numbers of four bytes are rounded by the tensor core, others have been made wider.
+    # A tensor core rounds operands of four bytes itself (TF32); narrower ones have a widening cast.
     wide = core.dtype == core.result
     a, b = value.src if wide else (uncast(value.src[0]), uncast(value.src[1]))
     if {a.dtype.name, b.dtype.name} != {core.dtype}:
@@ -69,9 +69,9 @@ def product_of(kernel: Kernel, axis: UOp, core: TensorCore) -> Product | None:
 
 
 def along(kernel: Kernel, operand: UOp, loops: list[UOp], size: int) -> UOp:
-    """Of axes that only one operand has the one to tile: neighbours in memory, else the longest.
+    """The axis to tile of those that one operand has alone: contiguous, else the longest.
 
-    why: elements that lie apart are each a sector of memory of its own
+    why: each strided element costs a sector of memory
     """
     near = {
         r
@@ -92,7 +92,9 @@ def use_tensor_core(kernel: Kernel, axis: UOp, number: int) -> None:
         raise KernelOptError(f"there are tensor cores 0 to {len(ROWS) - 1}, and {number} is given")
     core = ROWS[number]
     if core.in_group and not core.reads_shared:
-        raise KernelOptError(f"TC chain is wanted of {core.name}: its operand A is a result")
+        raise KernelOptError(
+            f"{core.name} takes operand A from an accumulator; TC chain is wanted in place of TC"
+        )
     found = product_of(kernel, axis, core)
     if found is None:
         raise KernelOptError(
@@ -105,7 +107,7 @@ def use_tensor_core(kernel: Kernel, axis: UOp, number: int) -> None:
         sizes = " x ".join(str(core.size(w)) for w in "mnk")
         raise KernelOptError(f"multiples of {sizes} are wanted, not {', '.join(uneven)}")
     registers = core.bits("c")[1]
-    # Those of what is left of the axes, and those of their bits.
+    # Ids of the remaining axes, and of the axes of their bits.
     ids = {word: r.arg.id for word, r in wanted.items()}
     for word, axis_id in [(w, r.arg.id) for w, r in wanted.items()]:
         for bit in range(core.size(word).bit_length() - 1):
@@ -118,7 +120,7 @@ def use_tensor_core(kernel: Kernel, axis: UOp, number: int) -> None:
 
 
 def lanes_first(kernel: Kernel, order: list[int]) -> list[int]:
-    """An order of axes of work-items whose last ones are those of a warp, as it numbers them."""
+    """An order of work-item axes that ends with those of a warp, in the warp's numbering."""
     parts = kernel.plan(Fragments)
     if parts is None:
         return order
@@ -128,13 +130,13 @@ def lanes_first(kernel: Kernel, order: list[int]) -> list[int]:
 
 
 def reads_boxes(kernel: Kernel) -> bool:
-    """Whether a product reads its operands from local memory, where boxes bring them."""
+    """Whether a product reads its operands from local memory filled by TMA."""
     parts = kernel.plan(Fragments)
     return parts is not None and ROWS[parts.core].reads_shared
 
 
 def multiply_together(kernel: Kernel, order: list[int], target: Target) -> None:
-    """The product over the bits of k becomes one that a warp has together."""
+    """Replaces the product over the bits of k by an MMA of a warp."""
     parts = kernel.plan(Fragments)
     if parts is None:
         return
@@ -148,7 +150,7 @@ def multiply_together(kernel: Kernel, order: list[int], target: Target) -> None:
         x, y = uncast(x), uncast(y)
     a, b = (x, y) if axes["m0"] in x.ranges else (y, x)
     if core.reads_shared:
-        multiply_from_boxes(kernel, core, ids, (a, b), target)
+        multiply_from_tma(kernel, core, ids, (a, b), target)
         return
     operands, lanes = [], []
     # The bits of a work-item's number, by the words of the result.
@@ -163,27 +165,27 @@ def multiply_together(kernel: Kernel, order: list[int], target: Target) -> None:
     product = UOp(Ops.MMA, u.dtype, (*operands, *lanes[0], *lanes[1], *own), arg)
     rest = [r for r in u.src[1:] if r not in folded]
     if all([r.arg.kind.is_lane for r in rest]):
-        # One product is a sum of one: an accumulator has it.
+        # A single product is a sum of one term, in an accumulator.
         rest.append(kernel.new_range(1, AxisType.REDUCE))
     changed = UOp(Ops.REDUCE, u.dtype, (product, *rest), u.arg)
     kernel.rewrite({u: changed})
     if kernel.plan(ResultTile) is not None:
-        store_pieces(kernel, core, ids, axes, order, target)
+        store_vectors(kernel, core, ids, axes, order, target)
 
 
 def part_of_item(
     core: TensorCore, operand: str, value: UOp, axes: dict[str, UOp], numbers: list[UOp]
 ) -> tuple[UOp, list[UOp]]:
-    """An operand at the places that a work-item has, and the lanes of its registers."""
+    """The elements of an operand that a work-item holds, and the lanes of its registers."""
     items, registers = core.bits(operand)
     place = {axes[word]: numbers[i] for i, word in enumerate(items)}
     return moved(value, place), [axes[word] for word in registers]
 
 
 def moved(value: UOp, place: dict[UOp, UOp]) -> UOp:
-    """A value at other places; what fills local memory stays as it is.
+    """A value with its axes replaced; the nodes that fill local memory stay unchanged.
 
-    All axes change at once: one may be another's place.
+    All axes are replaced at once, since one may be replaced by another.
     """
     new: dict[UOp, UOp] = dict(place)
     for u in toposort(value, enter=lambda u: u.op is not Ops.AFTER):
@@ -205,10 +207,10 @@ def matrices_of(
     core: TensorCore, operand: str, value: UOp, axes: dict[str, UOp], numbers: list[UOp],
     target: Target,
 ) -> tuple[UOp, list[UOp]] | None:  # fmt: skip
-    """An operand that a warp loads from local memory together, and the lanes of its registers.
+    """An operand loaded from local memory by LDMATRIX, and the lanes of its registers.
 
-    None where it does not lie so. `numbers` are the bits of a work-item's number. Axes of two lanes
-    beside it, of another product or another part of the sum, make more matrices of it.
+    None where its layout does not allow it. `numbers` are the bits of the work-item number. Axes of
+    two lanes, of another product or another part of the sum, add matrices to the load.
     """
     memory = value.src[0].src[0] if value.op is Ops.LOAD and len(value.src) == 1 else value
     if "ldmatrix" not in target.features or memory.op is not Ops.AFTER:
@@ -219,7 +221,7 @@ def matrices_of(
     per_row = ROW_NBYTES // itemsize
     index = simplify(value.src[0].src[1])
     rest, strides = affine_form(index, set(axes.values()))
-    # A row of a matrix is a word's elements and words, or, transposed, what words lie side by side.
+    # A row of a matrix has the elements of words; of a transposed one, neighbouring words.
     along = [[*registers[:in_word], *items[:2]], items[2:]]
     for transposed in (False, True):
         columns, rows = along[transposed], along[not transposed]

@@ -1,7 +1,7 @@
-"""Axes of tensors that boxes copy: which ranges make one, and where a tile begins along it.
+"""Derives the axes of tensor maps (TMA): their ranges, strides, and start of a tile.
 
-Receives what is known of an address, returns a `Side`; refuses what no box reaches. Operands
-(`box_tiles`) and results (`result_boxes`) have two each.
+Receives the linear form of an address; returns a `Side`, or refuses an address that TMA cannot
+copy. Operands (`tma_tiles`) and results (`tma_epilogue`) have two sides each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ TILE_KINDS = (AxisType.LOCAL, AxisType.UPCAST, AxisType.UNROLL)
 class Side(NamedTuple):
     """One of two axes: its ranges with their steps, in elements of the axis.
 
-    `stride` is that of one element in memory, `size` how many there are, `tile` those of a tile.
+    `stride` is the distance of two elements in memory, `size` the length of the axis, `tile` the
+    length of a tile.
     """
 
     steps: dict[UOp, int]
@@ -34,7 +35,7 @@ class Side(NamedTuple):
     tile: int
 
     def at(self, kinds: Iterable[UOp]) -> UOp:
-        """The place along the axis that some of the ranges give."""
+        """The coordinate along the axis from some of its ranges."""
         return index_sum([index_times(r, n) for r, n in self.steps.items() if r in kinds])
 
     @property
@@ -44,27 +45,27 @@ class Side(NamedTuple):
 
     @property
     def first(self) -> UOp:
-        """Where a tile begins along the axis."""
+        """The start of a tile along the axis."""
         return self.at([r for r in self.steps if r.arg.kind not in TILE_KINDS])
 
 
 def refuse(core: TensorCore, why: str) -> KernelOptError:
-    """The error of a tensor that no box copies."""
+    """The error for an operand that TMA cannot copy."""
     return KernelOptError(f"{core.name} wants operands that are boxes of tensors: {why}")
 
 
 def refuse_result(core: TensorCore, why: str) -> KernelOptError:
-    """The error of results that do not leave through local memory."""
+    """The error for results that cannot be stored through local memory."""
     return KernelOptError(f"STAGE out has no way for results of {core.name}: {why}")
 
 
 def whole_strides(strides: Iterable[int], itemsize: int) -> bool:
-    """Whether boxes have room for these strides."""
+    """Whether a tensor map can have these strides."""
     return all([n > 0 and n * itemsize % ALIGNMENT == 0 for n in strides])
 
 
 def side_of(core: TensorCore, form: Form, mine: list[UOp]) -> Side:
-    """The axis that some ranges of an address make. Raises: KernelOptError where they make none."""
+    """The axis formed by these ranges of an address. Raises: KernelOptError where there is none."""
     strides = {r: form.terms[r] for r in mine if r in form.terms}
     tiles = sorted([r for r in strides if r.arg.kind in TILE_KINDS], key=strides.__getitem__)
     if not tiles:
@@ -83,7 +84,7 @@ def side_of(core: TensorCore, form: Form, mine: list[UOp]) -> Side:
 
 
 def bounded(core: TensorCore, sides: tuple[Side, ...], gates: Iterable[UOp]) -> tuple[Side, Side]:
-    """Both axes as far as masks let them be reached. Raises: KernelOptError for another mask."""
+    """Both axes, shortened to their masks. Raises: KernelOptError for a mask of another form."""
     found = list(sides)
     for gate in [c for g in gates for c in conditions_of(g)]:
         left, right = gate.src if gate.op is Ops.CMPLT else (gate, gate)

@@ -1,15 +1,15 @@
-"""Which tile a block computes: an order of tiles for the cache that blocks share, many a block,
-and clusters of blocks that copy for one another.
+"""Maps blocks to tiles: rasterization order for the L2 cache, persistent blocks, clusters.
 
-Receives a kernel and what the Opts BLOCKS say; returns the number of a tile, and what the axes of
-blocks are in terms of it. `numbering` puts them into the graph.
+Receives a kernel and its Opts BLOCKS; returns the number of a tile, and the axes of blocks as
+functions of it. `numbering` puts them into the graph.
 
 rewrite, of order: block b -> r = b mod g, c = b / g within strips of g rows of tiles
 rewrite, of a loop: block b of n tiles -> block g of p, and for t: b = t * p + g
 rewrite, of a cluster of n: axis -> n * c + rank, where clusters are numbered as blocks else are
-when: a producer copies ahead, which goes on from the strips of one tile to those of the next
-Behind the last tile of an axis the last one is computed again, and nothing of it is stored: such a
-block copies for the others of its cluster, too.
+when: a producer warp copies ahead, from the strips of one tile on to those of the next
+
+A block beyond the last tile of an axis computes the last tile again and stores nothing, since it
+copies for the other blocks of its cluster.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ CLUSTERS = (2, 4)
 
 
 def order_tiles(kernel: Kernel, axis: UOp, rows: int) -> None:
-    """Blocks that follow one another have so many tiles along an axis, then the next along others.
+    """Orders tiles in strips: `rows` tiles along an axis first, then along the other axes.
 
-    Raises: KernelOptError where that is no order.
+    Raises: KernelOptError where the strips change nothing.
     """
     if axis not in kernel.outputs or axis.src[0].op is not Ops.CONST:
         raise KernelOptError("an axis of outputs is wanted whose size is a number")
     if not 1 < rows <= size_of(axis):
         raise KernelOptError(f"2 to {size_of(axis)} tiles of the axis are wanted, not {rows}")
     if not any([size_of(r) > 1 for r in kernel.output_loops if r is not axis]):
-        raise KernelOptError("tiles along another axis are wanted: along one there is one order")
+        raise KernelOptError("a second axis of tiles is wanted: with one there is only one order")
     kernel.add(BlockOrder(axis=axis.arg.id, count=rows))
 
 
 def loop_over_tiles(kernel: Kernel, blocks: int) -> None:
-    """A launch has so many blocks, each of which computes many tiles.
+    """Makes blocks persistent: a launch has `blocks` of them, each of which computes many tiles.
 
-    Raises: KernelOptError where no producer copies ahead.
+    Raises: KernelOptError without a producer warp.
     """
     if kernel.plan(ProducerWarp) is None:
-        raise KernelOptError("a producer is wanted, which copies for the next tile (PIPELINE)")
+        raise KernelOptError("a producer warp is wanted, to copy for the next tile (PIPELINE)")
     if blocks < 1:
         raise KernelOptError(f"1 block or more is wanted, not {blocks}")
     kernel.add(PersistentBlocks(count=blocks))
@@ -65,13 +65,13 @@ def loop_over_tiles(kernel: Kernel, blocks: int) -> None:
 
 
 def join_blocks(kernel: Kernel, axis: UOp, blocks: int) -> None:
-    """So many blocks with neighbouring tiles along an axis copy for one another what all read.
+    """Makes clusters of `blocks` neighbours along an axis, which multicast a shared operand.
 
-    Raises: KernelOptError where no producer copies, or not all of them read one of the operands.
+    Raises: KernelOptError without a producer warp, or where the blocks share no operand.
     """
     fragments = kernel.plan(Fragments)
     if kernel.plan(ProducerWarp) is None or fragments is None:
-        raise KernelOptError("a producer is wanted, which copies for other blocks (PIPELINE)")
+        raise KernelOptError("a producer warp is wanted, to copy for other blocks (PIPELINE)")
     ids = dict(fragments.ids)
     if axis.src[0].op is not Ops.CONST or axis.arg.id not in (ids["m"], ids["n"]):
         raise KernelOptError("an axis of rows or of columns of a product is wanted")
@@ -82,15 +82,18 @@ def join_blocks(kernel: Kernel, axis: UOp, blocks: int) -> None:
 
 
 def whole_clusters(kernel: Kernel) -> None:
-    """Raises: KernelOptError where looping blocks do not make whole clusters."""
+    """Raises: KernelOptError where persistent blocks are not a multiple of the cluster."""
     blocks, size = kernel.count(PersistentBlocks), kernel.count(BlockCluster)
     if size and blocks % size:
-        raise KernelOptError(f"{blocks} blocks are no whole clusters of {size}")
+        raise KernelOptError(
+            f"{blocks} blocks are no whole clusters of {size}; a multiple would do"
+        )
 
 
 class Clusters(NamedTuple):
-    """The axis along which blocks are clusters, the number of a block in its cluster, and the axis
-    over clusters, which has the same id.
+    """The axis of the clusters, the rank of a block in its cluster, and the axis over clusters.
+
+    Both axes have the same id.
     """
 
     axis: UOp
@@ -98,12 +101,12 @@ class Clusters(NamedTuple):
     over: UOp
 
     def tile(self, cluster: UOp) -> tuple[UOp, UOp | None]:
-        """The step of the axis that a block of a cluster computes, and where it is its own."""
+        """The step of the axis that a block computes, and a gate, false for surplus blocks."""
         count, size = size_of(self.axis), size_of(self.rank)
         step = index_alu(Ops.ADD, index_times(cluster, size), self.rank)
         if count % size == 0:
             return step, None
-        # The smaller of both.
+        # min(step, count - 1)
         over = index_alu(Ops.SUB, step, UOp.index_const(count - 1))
         last = index_alu(Ops.SUB, step, index_alu(Ops.MAX, over, UOp.index_const(0)))
         return last, step.alu(Ops.CMPLT, UOp.index_const(count))
@@ -120,20 +123,20 @@ def clusters_of(kernel: Kernel, blocks: Sequence[UOp]) -> Clusters | None:
     axis = next((r for r in blocks if r.arg.id == plan.axis), None)
     rank = next((u for u in kernel.facts.order if is_rank(u)), None)
     if axis is None or rank is None:
-        raise KernelOptError("BLOCKS cluster wants blocks along its axis, of a product of boxes")
+        raise KernelOptError("BLOCKS cluster wants blocks along its axis, of a product with TMA")
     over = UOp.range(-(-size_of(axis) // plan.count), plan.axis, axis.arg.kind)
     return Clusters(axis, rank, over)
 
 
 def is_rank(u: UOp) -> bool:
-    """Whether a node is the number of a block in its cluster, before blocks have numbers."""
+    """Whether a node is the rank of a block in its cluster, before blocks have numbers."""
     return u.op is Ops.RANGE and u.arg.kind is AxisType.GLOBAL
 
 
-def tiles_apart(order: BlockOrder, tile: UOp, axes: Sequence[UOp]) -> dict[UOp, UOp]:
-    """Splits the number of a tile into one for each axis of blocks.
+def delinearize_tile(order: BlockOrder, tile: UOp, axes: Sequence[UOp]) -> dict[UOp, UOp]:
+    """Delinearizes the number of a tile into an index for each axis of blocks.
 
-    Axes other than the one of the order and the last one beside it stand outside of strips.
+    Strips cover the axis of the order and the last other axis; the remaining axes are outside.
     """
     rows, axis = order.count, next((r for r in axes if r.arg.id == order.axis), None)
     others = [r for r in axes if r is not axis]
@@ -145,7 +148,7 @@ def tiles_apart(order: BlockOrder, tile: UOp, axes: Sequence[UOp]) -> dict[UOp, 
     inside = index_alu(Ops.MOD, tile, UOp.index_const(rows * size_of(columns)))
     first, high = index_times(strip, rows), UOp.index_const(rows)
     if count % rows:
-        # The smaller of both: as many as are left.
+        # min(rows, count - first): the last strip may have fewer rows.
         more = index_alu(Ops.MAX, first, UOp.index_const(count - rows))
         high = index_alu(Ops.SUB, UOp.index_const(count), more)
     found[axis] = index_sum([first, index_alu(Ops.MOD, inside, high)])
@@ -154,7 +157,7 @@ def tiles_apart(order: BlockOrder, tile: UOp, axes: Sequence[UOp]) -> dict[UOp, 
 
 
 def below(tile: UOp, axes: Sequence[UOp], size: int) -> tuple[UOp, dict[UOp, UOp]]:
-    """The number of a tile among `size` of them, and axes that stand outside of those."""
+    """The number of a tile within a group of `size` tiles, and the indices of the outer axes."""
     found: dict[UOp, UOp] = {}
     outside = index_alu(Ops.IDIV, tile, UOp.index_const(size))
     for i, r in enumerate(reversed(axes)):
@@ -164,15 +167,15 @@ def below(tile: UOp, axes: Sequence[UOp], size: int) -> tuple[UOp, dict[UOp, UOp
     return (index_alu(Ops.MOD, tile, UOp.index_const(size)) if axes else tile), found
 
 
-def turns_of(block: UOp, tiles: int) -> UOp:
-    """Counts the tiles that a block computes."""
+def tiles_of_block(block: UOp, tiles: int) -> UOp:
+    """Counts the tiles that a persistent block computes."""
     left = index_alu(Ops.SUB, UOp.index_const(tiles - 1), block)
     turns = index_alu(Ops.IDIV, left, block.src[0])
     return simplify(index_alu(Ops.ADD, turns, UOp.index_const(1)))
 
 
 def looped(kernel: Kernel, block: UOp, axes: Sequence[UOp]) -> tuple[UOp, UOp]:
-    """The number of a tile, out of that of a block and of a turn; and the loop over turns."""
+    """The number of a tile, from the numbers of a block and an iteration; and the loop."""
     tiles = to_uop(prod([r.src[0] for r in axes]))
-    turn = kernel.new_range(turns_of(block, int(tiles.arg)), AxisType.LOOP)
+    turn = kernel.new_range(tiles_of_block(block, int(tiles.arg)), AxisType.LOOP)
     return index_alu(Ops.ADD, index_alu(Ops.MUL, turn, block.src[0]), block), turn

@@ -1,14 +1,13 @@
-"""Results of a product that leave through local memory: boxes of it are stored to a tensor.
+"""Stores results of a product by TMA, through local memory.
 
-Receives a kernel whose product has its tile (`box_tiles`) and the Opt STAGE out; returns its graph.
-Each work-item stores what it has of a tile in local memory, as rows of 128 bytes whose pieces lie
-in the XOR order of boxes, with STMATRIX where numbers have 16 bits. Behind a barrier the block
-begins to store boxes, and goes on with its next tile meanwhile. What is beyond the ends of the
-tensor is left out on the way, so masks of the store fall away.
+Receives a kernel whose operands TMA loads (`tma_tiles`) and the Opt STAGE out; returns its graph.
+Each work-item stores its part of a tile to local memory, in swizzled rows of 128 bytes, with
+STMATRIX for 16-bit elements. After a barrier the block issues TMA stores, and continues with its
+next tile. TMA clips to the bounds of the tensor, so gates of the store are dropped.
 
 rewrite: STORE(INDEX(p, f(m, n)), value) -> TMA_STORE(local, p, places) after BARRIER(FENCE(STORE(
 INDEX(local, place in the tile), value)))
-when: m or n are neighbours in p, and all other strides multiples of 16 bytes; p is not read
+when: m or n is contiguous in p, and all other strides are multiples of 16 bytes; p is not read
 
 On the list, `await_tma_stores` has the next tile wait until boxes were read, and the block at its
 end.
@@ -42,7 +41,7 @@ LOOPS = (AxisType.LOOP, AxisType.REDUCE)
 
 
 class Result(NamedTuple):
-    """Where a tile of results lies in a tensor: along its neighbours, and along the other axis.
+    """A tile of results in a tensor: `near` is its contiguous axis, `far` the other.
 
     `others` are axes beside m and n with their strides, `start` is the first element.
     """
@@ -59,21 +58,21 @@ class Result(NamedTuple):
         return ROW_NBYTES // self.store.src[1].dtype.itemsize
 
 
-# Neighbours of results that a warp has in one register each.
+# Contiguous results that a warp holds in one register of each work-item.
 # Source: PTX ISA 8.7, "wgmma.mma_async", layout of matrix D (four work-items have eight columns).
 NEIGHBOURS = 8
 
 
 def fills_sectors(itemsize: int) -> bool:
-    """Whether what a warp stores at once from its registers is whole sectors of memory.
+    """Whether a store of a warp from its registers fills whole sectors of memory.
 
-    why: numbers of 16 bits are halves of them, so that each takes two stores
+    why: results of 16 bits fill halves, so that each sector takes two stores
     """
     return NEIGHBOURS * itemsize % H100.sector_nbytes == 0
 
 
 def can_leave(kernel: Kernel, axes: tuple[UOp, UOp]) -> bool:
-    """Whether results with axes m and n are pieces and boxes, before anything is split off."""
+    """Whether results with axes m and n can leave by vector or TMA stores, before any split."""
     stores = kernel.stores
     if len(stores) != 1 or len(kernel.sink.src) != 1 or len(stores[0].src) != 2:
         return False
@@ -99,17 +98,17 @@ def can_leave(kernel: Kernel, axes: tuple[UOp, UOp]) -> bool:
 
 
 def along(core: TensorCore, side: Side, strides: dict[UOp, int]) -> Side:
-    """An axis of a product in another tensor. Raises: KernelOptError where it is none there."""
+    """An axis of a product in the tensor of results. Raises: KernelOptError where it has none."""
     first = next(r for r, n in side.steps.items() if n == 1)
     stride = strides.get(first, 0)
     if stride <= 0 or any([strides.get(r) != n * stride for r, n in side.steps.items()]):
-        raise refuse_result(core, "results do not lie as a matrix")
+        raise refuse_result(core, "results are not laid out as a matrix")
     size = 1 + sum([(size_of(r) - 1) * n for r, n in side.steps.items()])
     return Side(side.steps, stride, size, side.tile)
 
 
 def refuse_unless_result(kernel: Kernel, core: TensorCore) -> Form:
-    """The address of the one store of a kernel. Raises: KernelOptError where it is none of ours."""
+    """The address of the only store of a kernel. Raises: KernelOptError for another form."""
     if len(kernel.stores) != 1 or len(kernel.sink.src) != 1:
         raise refuse_result(core, "a kernel stores to one tensor")
     store = kernel.stores[0]
@@ -120,26 +119,26 @@ def refuse_unless_result(kernel: Kernel, core: TensorCore) -> Form:
         raise refuse_result(core, "a tensor is read and stored")
     form = affine_form(simplify(store.src[0].src[1]), set())[0]
     if form.const < 0 or any([r.op is not Ops.RANGE for r in form.terms]):
-        raise refuse_result(core, "results are stored by an index that is no sum of axes")
+        raise refuse_result(core, "results are stored by an index that is not affine")
     return form
 
 
 def result_of(kernel: Kernel, core: TensorCore, sides: tuple[Side, Side]) -> Result:
-    """The tile of results of a kernel. Raises: KernelOptError where it has no whole strides."""
+    """The tile of results of a kernel. Raises: KernelOptError for strides that TMA cannot have."""
     form, store = refuse_unless_result(kernel, core), kernel.stores[0]
     dtype = store.src[1].dtype
     m, n = bounded(core, tuple([along(core, s, form.terms) for s in sides]), store.src[2:])
     near, far = (n, m) if n.stride == 1 else (m, n)
     others = {r: a for r, a in form.terms.items() if r not in m.steps and r not in n.steps}
     if near.stride != 1 or not whole_strides([far.stride, *others.values()], dtype.itemsize):
-        raise refuse_result(core, "results have strides that are no multiples of 16 bytes")
+        raise refuse_result(core, "results have strides that are not multiples of 16 bytes")
     if any([r.src[0].op is not Ops.CONST for r in form.terms]):
-        raise refuse_result(core, "results have an axis of a size that changes")
+        raise refuse_result(core, "results have an axis of symbolic size")
     return Result(store, near, far, others, form.const)
 
 
-def boxes_have_room(core: TensorCore, result: Result) -> None:
-    """Raises: KernelOptError where a tile of results is no boxes."""
+def check_tma_store(core: TensorCore, result: Result) -> None:
+    """Raises: KernelOptError where TMA cannot store a tile of results."""
     if 2 + len(result.others) > MOST_DIMS:
         raise refuse_result(core, "results have too many axes")
     row, near, far = result.row, result.near, result.far
@@ -150,7 +149,7 @@ def boxes_have_room(core: TensorCore, result: Result) -> None:
 
 
 def place_in(result: Result) -> UOp:
-    """Where an element of a tile lies in local memory, but for the order of pieces of a row."""
+    """The offset of an element of a tile in local memory, before the swizzle."""
     row, column = result.row, result.row * result.far.tile
     near = [
         index_times(r, n if n < row else n // row * column) for r, n in result.near.tiles.items()
@@ -158,8 +157,8 @@ def place_in(result: Result) -> UOp:
     return index_sum([*near, *[index_times(r, n * row) for r, n in result.far.tiles.items()]])
 
 
-def boxes_to(result: Result, local: Stage) -> list[UOp]:
-    """The stores of a tile, one for each 128 bytes of neighbours."""
+def tma_stores(result: Result, local: Stage) -> list[UOp]:
+    """The TMA stores of a tile, one for each 128 contiguous bytes."""
     near, far, row = result.near, result.far, result.row
     arg = TmaArg(
         result.start,
@@ -176,17 +175,17 @@ def boxes_to(result: Result, local: Stage) -> list[UOp]:
     return boxes
 
 
-def store_boxes(
+def store_by_tma(
     kernel: Kernel, core: TensorCore, axes: dict[str, UOp], result: Result, own: list[UOp],
     target: Target,
 ) -> None:  # fmt: skip
-    """Stores a kernel's results by TMA; `own` are the arrays that operands lie in."""
-    boxes_have_room(core, result)
+    """Stores a kernel's results by TMA; `own` are the arrays of the operands."""
+    check_tma_store(core, result)
     value, ended = kernel.stores[0].src[1], kernel.sink.src[0].src[1:]
     over = tuple([u.arg.id for u in own]) if kernel.plan(ResultsOverOperands) is not None else ()
     if over and kernel.plan(ProducerWarp) is not None:
         raise refuse_result(
-            core, "a producer fills the memory of operands while results are stored"
+            core, "a producer warp fills the memory of operands while results are stored"
         )
     local = new_stage(
         [*kernel.facts.order, *own], value.dtype, size=result.near.tile * result.far.tile,
@@ -198,16 +197,16 @@ def store_boxes(
     else:
         fill = local.fill(place, value)
     ready = local.after_all(UOp(Ops.FENCE, dtypes.void, (fill,)))
-    ends = [box.end(*ended) for box in boxes_to(result, ready)]
+    ends = [box.end(*ended) for box in tma_stores(result, ready)]
     kernel.sink = kernel.sink.replace(src=tuple(ends))
 
 
 def fill_matrices(
     core: TensorCore, axes: dict[str, UOp], local: Stage, place: UOp, value: UOp, result: Result
 ) -> UOp:
-    """A warp stores matrices of 8 x 8 results at once, of which each work-item names a row.
+    """Stores 8 x 8 matrices of results by STMATRIX, of which each work-item addresses a row.
 
-    Four are two of rows, and two of columns where a lane goes to the next eight.
+    Four matrices are two of rows by two of columns, where a lane leads to the next eight columns.
     """
     numbers = [axes[word] for word in core.bits("c")[0]]
     transposed = axes["n0"] not in result.near.steps

@@ -1,4 +1,4 @@
-"""Products whose operands a tensor core reads from local memory, where boxes of tensors bring them.
+"""Lowers products whose operands TMA loads into local memory for asynchronous MMA.
 
 Receives a kernel whose Opts are applied, with a row of `target/tensor_cores` whose operands lie in
 local memory; returns its graph with one TMA_LOAD for each part of a tile, and an MMA of their
@@ -7,9 +7,9 @@ A tile is rows of 128 bytes, whose pieces of 16 bytes a box puts in the order in
 core looks for them: no address in a row is computed here.
 
 rewrite: REDUCE(a(m, k) * b(k, n), k) -> REDUCE(MMA(first element of a's tile, that of b's), k)
-after a BARRIER behind the boxes of both tiles
-when: both operands are plain loads, with m, n or k as neighbours and all other strides multiples of
-16 bytes; masks only say where m, n and k end, which boxes know of themselves
+after a BARRIER that follows the TMA loads of both tiles
+when: both operands are plain loads, with m, n or k contiguous and all other strides multiples of
+16 bytes; gates only bound m, n and k, as TMA does itself
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aster_ml.codegen.work_groups.tensor_map_axes import (
     side_of,
     whole_strides,
 )
-from aster_ml.codegen.work_groups.tma_epilogue import result_of, store_boxes
+from aster_ml.codegen.work_groups.tma_epilogue import result_of, store_by_tma
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
@@ -39,16 +39,16 @@ from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.linear_form import Form
 from aster_ml.uop.rules.symbolic import affine_form, simplify
 
-# Rows of a tile after which the order of their pieces begins anew.
+# Rows after which the swizzle repeats.
 # Source: PTX ISA 8.7, "Swizzling Modes" (128 bytes).
 ROWS_IN_ORDER = 8
-# Operands of this width may have m or n as neighbours; others have k.
+# Operands of this width may be contiguous along m or n; others along k only.
 # Source: PTX ISA 8.7, "wgmma.mma_async" (imm-trans is of .f16 and .bf16).
 TURNED_NBYTES = 2
 
 
 class Tile(NamedTuple):
-    """The tile of an operand: along m or n, along k, and what else its place depends on."""
+    """The tile of an operand: its axis along m or n, its axis along k, and its other axes."""
 
     load: UOp
     side: Side
@@ -58,22 +58,22 @@ class Tile(NamedTuple):
 
     @property
     def major(self) -> bool:
-        """Whether the places along k are neighbours."""
+        """Whether elements along k are contiguous."""
         return self.depth.stride == 1
 
 
 def address_of(load: UOp, core: TensorCore) -> Form:
-    """The address of a plain load. Raises: KernelOptError where it is none."""
+    """The address of a plain load. Raises: KernelOptError for any other operand."""
     if load.op is not Ops.LOAD or load.src[0].src[0].op is not Ops.PARAM:
         raise refuse(core, "one of them is computed")
     form, _ = affine_form(simplify(load.src[0].src[1]), set())
     if form.const < 0 or any([r.op is not Ops.RANGE for r in form.terms]):
-        raise refuse(core, "one of them is loaded by an index that is no sum of axes")
+        raise refuse(core, "one of them is loaded by an index that is not affine")
     return form
 
 
 def can_be_boxes(load: UOp, core: TensorCore, side: UOp, depth: UOp) -> bool:
-    """Whether boxes bring an operand with these two axes, before anything is split off them."""
+    """Whether TMA can load an operand with these two axes, before any split."""
     try:
         form = address_of(load, core)
     except KernelOptError:
@@ -88,7 +88,7 @@ def can_be_boxes(load: UOp, core: TensorCore, side: UOp, depth: UOp) -> bool:
 
 
 def tile_of(core: TensorCore, load: UOp, side_id: int, folded: list[UOp]) -> Tile:
-    """Layout of an operand's tile in memory. Raises: KernelOptError where TMA does not bring it."""
+    """Layout of an operand's tile in memory. Raises: KernelOptError where TMA cannot load it."""
     form, nbytes = address_of(load, core), load.dtype.itemsize
     mine = [
         r
@@ -102,7 +102,7 @@ def tile_of(core: TensorCore, load: UOp, side_id: int, folded: list[UOp]) -> Til
     if len(far) != len(others) + 1 or not whole_strides(far, nbytes):
         raise refuse(core, f"strides are no multiples of {ALIGNMENT} bytes")
     if depth.stride != 1 and nbytes != TURNED_NBYTES:
-        raise refuse(core, "numbers of other than 16 bits lie along k")
+        raise refuse(core, f"numbers of {8 * nbytes} bits are not contiguous along k")
     if depth.tile * nbytes != ROW_NBYTES:
         raise refuse(core, f"a strip of k is {ROW_NBYTES} bytes, not {depth.tile * nbytes}")
     if 2 + len(others) > MOST_DIMS or (depth.stride == 1 and side.tile > MOST_BOX):
@@ -110,11 +110,11 @@ def tile_of(core: TensorCore, load: UOp, side_id: int, folded: list[UOp]) -> Til
     return Tile(load, side, depth, others, form.const)
 
 
-def boxes_of(tile: Tile, local: Stage, core: TensorCore, rank: UOp | None) -> list[UOp]:
-    """The copies of a tile: one, or of neighbours along m or n one for each 128 bytes.
+def tma_loads(tile: Tile, local: Stage, core: TensorCore, rank: UOp | None) -> list[UOp]:
+    """The TMA loads of a tile: one, or one for each 128 bytes that are contiguous along m or n.
 
-    Of a tile that all blocks of a cluster read, that with the number `rank` copies its part of the
-    rows of each. Raises: KernelOptError where that is no part.
+    A tile that all blocks of a cluster read is multicast in parts: block `rank` loads its rows.
+    Raises: KernelOptError where the rows cannot be divided so.
     """
     near, far = (tile.depth, tile.side) if tile.major else (tile.side, tile.depth)
     row = ROW_NBYTES // tile.load.dtype.itemsize
@@ -142,27 +142,27 @@ def boxes_of(tile: Tile, local: Stage, core: TensorCore, rank: UOp | None) -> li
 
 
 def operand_at(tile: Tile, local: Stage, own: set[UOp]) -> UOp:
-    """The first element of what one product reads; `own` are the axes of that itself."""
+    """The first element that one MMA reads; `own` are the axes within the MMA."""
     row = ROW_NBYTES // tile.load.dtype.itemsize
     across = [r for r in tile.side.steps if r.arg.kind in TILE_KINDS and r not in own]
     along = [r for r in tile.depth.steps if r.arg.kind in TILE_KINDS and r not in own]
     side, depth = tile.side.at(across), tile.depth.at(along)
     if tile.major:
         return local.load(index_alu(Ops.ADD, index_times(side, row), depth))
-    # Blocks of `row` columns one after the other, of which each has all places along k.
+    # Blocks of `row` columns one after the other, each with all of k.
     steps = [index_times(r, n * tile.depth.tile) for r, n in tile.side.steps.items() if r in across]
     return local.load(index_sum([*steps, index_times(depth, row)]))
 
 
-def multiply_from_boxes(
+def multiply_from_tma(
     kernel: Kernel, core: TensorCore, ids: dict[str, int], factors: tuple[UOp, UOp],
     target: Target,
 ) -> None:  # fmt: skip
-    """The product of two operands that boxes bring to local memory.
+    """Replaces a product by an MMA of two operands that TMA loads into local memory.
 
-    With the Opt STAGE out boxes store its results, too.
+    With the Opt STAGE out TMA stores its results, too.
 
-    Raises: KernelOptError where no box brings them, or nothing says how far they are ahead.
+    Raises: KernelOptError where TMA cannot load the operands, or without a PIPELINE.
     """
     if kernel.plan(CopyPipeline) is None:
         raise refuse(core, "STAGE local and PIPELINE copies say so")
@@ -181,7 +181,7 @@ def multiply_from_boxes(
         tiles.append(tile)
         stages.append(local)
         is_shared = cluster is not None and ids[word] != cluster.axis
-        fills += boxes_of(tile, local, core, rank if is_shared else None)
+        fills += tma_loads(tile, local, core, rank if is_shared else None)
     leaving = kernel.plan(ResultTile) is not None
     result = result_of(kernel, core, (tiles[0].side, tiles[1].side)) if leaving else None
     bits = set(axes.values())
@@ -196,4 +196,4 @@ def multiply_from_boxes(
     rest = [r for r in u.src[1:] if r not in bits]
     kernel.rewrite({u: UOp(Ops.REDUCE, u.dtype, (product, *rest), u.arg)})
     if result is not None:
-        store_boxes(kernel, core, axes, result, [local.memory for local in stages], target)
+        store_by_tma(kernel, core, axes, result, [local.memory for local in stages], target)

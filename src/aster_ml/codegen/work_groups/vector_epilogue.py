@@ -1,13 +1,13 @@
-"""Results of a product that leave through local memory in pieces of 16 bytes.
+"""Stores results of a product by vectors of 16 bytes, transposed through local memory.
 
-Receives a kernel whose product is one of warps (`tensor_cores`) and the Opt STAGE out; returns its
-graph. Each work-item stores what it has of a tile in local memory, in an XOR layout; behind a
-barrier all of them store pieces of rows, those that follow one another neighbours.
+Receives a kernel whose product is an MMA of warps (`tensor_cores`) and the Opt STAGE out; returns
+its graph. Each work-item stores its part of a tile to swizzled local memory; after a barrier
+consecutive work-items store consecutive vectors of rows.
 
 rewrite: STORE(INDEX(p, f(m, n)), value, gate) -> STORE(INDEX(p, f(row, column)), LOAD(INDEX(local,
 row, column)), gate) after BARRIER(STORE(INDEX(local, m, n), value))
-when: m or n are neighbours in p, and all other strides multiples of 16 bytes; p is not read
-why: the registers of a warp have 8 neighbours side by side, which of 16 bits are half a sector
+when: m or n is contiguous in p, and all other strides are multiples of 16 bytes; p is not read
+why: registers of a warp hold 8 contiguous results, which at 16 bits fill half a sector
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ PIECE_NBYTES = 16
 
 
 def sides_of(core: TensorCore, form: Form, ids: dict[str, int]) -> tuple[Side, Side]:
-    """The axes m and n of results, as a store has them. Raises: KernelOptError."""
+    """The axes m and n of a store of results. Raises: KernelOptError where it has other axes."""
     strides = {w: form.terms.get(r, 0) for w, i in ids.items() for r in form.terms if r.arg.id == i}
     steps = strides.get("m0", 0), strides.get("n0", 0)
     if min(steps) != 1 or max(steps) == 1:
-        raise refuse_result(core, "results do not lie as a matrix")
+        raise refuse_result(core, "results are not laid out as a matrix")
     near, far = ("m", "n") if steps[0] == 1 else ("n", "m")
-    # What is within a row, and what goes from row to row.
+    # Axes within a row, and axes from row to row.
     mine: dict[str, list[UOp]] = {"m": [], "n": []}
     for r, n in form.terms.items():
         if r.arg.kind in TILE_KINDS:
@@ -54,7 +54,7 @@ def sides_of(core: TensorCore, form: Form, ids: dict[str, int]) -> tuple[Side, S
     return side_of(core, form, mine["m"]), side_of(core, form, mine["n"])
 
 
-def store_pieces(
+def store_vectors(
     kernel: Kernel, core: TensorCore, ids: dict[str, int], axes: dict[str, UOp], order: list[int],
     target: Target,
 ) -> None:  # fmt: skip
@@ -69,7 +69,7 @@ def store_pieces(
     run, rows = result.near.tile, result.far.tile
     n_items = int(prod([size_of(r) for r in items]))
     if run % lanes or run * rows % (n_items * lanes) or result.near.size % lanes:
-        raise refuse_result(core, "results are no whole pieces of 16 bytes for each work-item")
+        raise refuse_result(core, "a work-item does not have whole vectors of 16 bytes")
     own = [u for u in kernel.facts.order if u.op is Ops.DEFINE_LOCAL and not u.arg.private]
     over = tuple([u.arg.id for u in own]) if kernel.plan(ResultsOverOperands) is not None else ()
     local = new_stage(
@@ -77,7 +77,7 @@ def store_pieces(
         xor=xor_of_rows(run, value.dtype.itemsize), over=over,
     )  # fmt: skip
     if shared_nbytes([*own, local.memory]) > target.local_bytes:
-        raise refuse_result(core, "results have no room in local memory")
+        raise refuse_result(core, "a tile of results does not fit local memory")
     place = index_sum([
         *[index_times(r, n) for r, n in result.near.tiles.items()],
         *[index_times(r, n * run) for r, n in result.far.tiles.items()],
@@ -101,7 +101,7 @@ def store_pieces(
 
 
 def address(result: Result) -> UOp:
-    """Where a tile begins."""
+    """The address of the first element of a tile."""
     return index_sum([
         UOp.index_const(result.start), result.near.first,
         index_times(result.far.first, result.far.stride),
@@ -110,7 +110,7 @@ def address(result: Result) -> UOp:
 
 
 def gates_of(result: Result, row: UOp, column: UOp) -> list[UOp]:
-    """Tests that a piece is not beyond the ends of the tensor, where some are."""
+    """The bounds checks of a vector, where a tile may exceed the tensor."""
     gates = []
     for side, at in ((result.far, row), (result.near, column)):
         if 1 + sum([(size_of(r) - 1) * n for r, n in side.steps.items()]) > side.size:

@@ -1,9 +1,9 @@
 """Differentiates attention whose operands have fewer bits than its sums.
 
-Receives the gradient of a result and the DETACH that says of what it is one (RuleArg); returns
-those of scores, values and mask. Behind the value of the DETACH come scores, values, powers, what
-these are divided by inverted, and, where one is added to scores, a mask; the number of the RuleArg
-is what scores are multiplied by before their powers are taken. What is multiplied is rounded to the
+Receives the gradient of a result and the CUSTOM_GRADIENT of that result (RuleArg); returns
+those of scores, values and mask. The sources after the value are scores, values, exponentials, the
+inverse of their sum, and, where one is added to scores, a mask; the number of the RuleArg is the
+factor of the scores before their exponentials are taken. What is multiplied is rounded to the
 dtype of the operands, as PyTorch's flash attention does, so that all products are of narrow
 numbers; sums are wide.
 

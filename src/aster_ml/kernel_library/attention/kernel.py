@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.stage import Stage, new_stage, position
-from aster_ml.codegen.work_groups.numbering import taken_apart
+from aster_ml.codegen.work_groups.numbering import delinearize
 from aster_ml.codegen.work_groups.staged_tiles import Layout, fill_tile, layout_of, padding
 from aster_ml.codegen.work_groups.swizzle import Xor, xor_of_rows
 from aster_ml.codegen.work_groups.tensor_cores import matrices_of, moved

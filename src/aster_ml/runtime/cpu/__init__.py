@@ -1,1 +1,1 @@
-"""The CPU: kernels compiled to native code in the process, and the threads that run them."""
+"""Runs kernels on the CPU: native code in this process, and a pool of threads."""

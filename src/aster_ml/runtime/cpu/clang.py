@@ -1,7 +1,7 @@
-"""C through a compiler on PATH: source -> shared library -> loaded functions.
+"""Compiles C by a compiler on PATH to a shared library, and loads its functions.
 
-The alternative to LLVM in the process, chosen by CLANG=1: the source is readable C and any debugger
-or profiler that knows C knows the kernels. Receives source, returns bytes or addresses.
+CLANG=1 selects it in place of LLVM: the source is readable C, and debuggers and profilers for C
+work on kernels. Receives source; returns bytes or addresses.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from aster_ml.errors import CompileError, DeviceError
 COMPILERS = ("cc", "clang", "gcc")
 # No kernel reads errno.
 FLAGS = ("-shared", "-fPIC", "-O2", "-fno-math-errno")
-# A product and a sum are rounded once where the processor can, with EXACT=1 one after the other.
+# Products fuse with sums (FMA); with EXACT=1 they do not.
 CONTRACTION = ("-ffp-contract=fast", "-ffp-contract=off")
-# What each value of ISA leaves out of the host's instructions.
+# ISA -> options that disable instructions of the host.
 LEFT_OUT: dict[str, tuple[str, ...]] = {"": (), "avx2": ("-mno-avx512f",)}
 
 
@@ -37,10 +37,7 @@ def find_compiler() -> str | None:
 
 
 def require_compiler() -> str:
-    """The path of a C compiler.
-
-    Raises: DeviceError when there is none, with what would do.
-    """
+    """The path of a C compiler. Raises: DeviceError when there is none."""
     path = find_compiler()
     if path is None:
         raise DeviceError(
@@ -91,7 +88,7 @@ def run_compiler(source: str, output: str, *extra: str) -> bytes:
 def compile_c(source: str) -> bytes:
     """C source -> shared library.
 
-    Raises: DeviceError without a compiler; CompileError with the compiler's words.
+    Raises: DeviceError without a compiler; CompileError with the compiler's message.
     """
     return run_compiler(source, "kernel.dll" if sys.platform == "win32" else "kernel.so")
 
@@ -129,7 +126,7 @@ class LoadedLibrary:
 
 
 def close_library(handle: int, path: Path | None) -> None:
-    """Unloads a library and removes the file it came from, where that is still there."""
+    """Unloads a library and removes its file, if that exists."""
     if sys.platform == "win32":
         ctypes.windll.kernel32.FreeLibrary(ctypes.c_void_p(handle))
     else:

@@ -1,7 +1,7 @@
-"""CPU: kernels as native code in this process, on threads that share memory with NumPy.
+"""Opens the CPU device: kernels as native code in this process, on threads, in NumPy's memory.
 
-Finds out what the processor can do and puts the parts together: LLVM or a C compiler for source,
-`cpu_program` for launches, `host_memory` for buffers.
+Detects the processor's abilities and combines LLVM or a C compiler, `cpu/program` for launches and
+`host_memory` for buffers.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from aster_ml.target import PLAIN_OPS, Target
 
 DOC = "native code through LLVM (CLANG=1: through a C compiler), on all cores"
 
-# The first byte of a binary says which of the two made it.
+# First byte of a binary: made by LLVM, or by a C compiler.
 OBJECT, LIBRARY = b"o", b"l"
 
-# Where the machine tells nothing: no processor of the last ten years has less.
+# Assumed where the system reports none: no processor of the last ten years has less.
 SMALLEST_CACHES = (32 << 10, 256 << 10, 2 << 20)
 
 
 @functools.cache
 def cache_bytes() -> tuple[int, int, int]:
-    """Data cache sizes of the first three levels; small ones where the system does not tell."""
+    """Data cache sizes of the first three levels; small ones where the system reports none."""
     found: dict[int, int] = {}
     if sys.platform == "darwin":
-        # The performance cores' own first, then those of a machine with one kind of core.
+        # Names of performance cores first, then of machines with one kind of core.
         names = {1: ("perflevel0.l1d", "l1d"), 2: ("perflevel0.l2", "l2"), 3: ("l3",)}
         for level, prefixes in names.items():
             sizes = [sysctl(f"hw.{prefix}cachesize") for prefix in prefixes]
@@ -62,7 +62,7 @@ def parse_size(text: str) -> int:
 
 
 def sysctl(name: str) -> int:
-    """A number that macOS gives under this name; 0 if it has none."""
+    """The value of a sysctl of macOS; 0 if there is none."""
     library = ctypes.CDLL(None)
     value, size = ctypes.c_int64(0), ctypes.c_size_t(8)
     failed = library.sysctlbyname(
@@ -92,7 +92,7 @@ def cpu_target(language: str, arch: str, threads: int) -> Target:
 
 
 class CpuBackend(Backend):
-    """A CPU device. Several of them keep separate accounts of memory and share all else."""
+    """A CPU device. Several CPU devices count memory separately and share all else."""
 
     compiles_beside = True
     keeps_binaries = True
@@ -128,7 +128,7 @@ class CpuBackend(Backend):
         raise InternalError(f"a binary of the CPU starts with one of {OBJECT!r}, {LIBRARY!r}")
 
     def load_all(self, binaries: Sequence[tuple[Sequence[str], bytes]]) -> list[Program]:
-        """These functions of several binaries, what LLVM made linked together.
+        """Loads functions of several binaries; objects of LLVM are linked together.
 
         Raises: CompileError.
         """
@@ -143,7 +143,7 @@ class CpuBackend(Backend):
         return graph_of_calls(calls)
 
     def disassemble(self, source: str) -> str:
-        """The assembly that the source becomes."""
+        """The assembly of the compiled source."""
         return clang.assemble_c(source) if CLANG.value else llvm_jit.assemble(source)
 
 

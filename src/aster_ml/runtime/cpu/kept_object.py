@@ -1,6 +1,6 @@
-"""Native code of Aster's own, compiled once a machine and loaded once a process.
+"""Loads Aster's own native code, compiled once a machine and loaded once a process.
 
-Receives IR and a name for it; returns its functions, from the disk cache where that has them.
+Receives IR and a key for it; returns its functions, from the disk cache if the key is there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from aster_ml.runtime.cpu import llvm_jit
 
 
 def load_kept(key: str, source: str, *names: str) -> llvm_jit.LoadedObject:
-    """These functions of IR whose object is kept under a key.
+    """Functions of IR whose object is cached under a key.
 
     Raises: CompileError.
     """
@@ -20,7 +20,7 @@ def load_kept(key: str, source: str, *names: str) -> llvm_jit.LoadedObject:
         try:
             return llvm_jit.load_object(binary, *names)
         except CompileError:
-            # What is in the cache is only a shortcut: anything odd is compiled again.
+            # A damaged entry of the cache is compiled again.
             binary = None
     binary = llvm_jit.compile_ir(source, codegen_level=llvm_jit.QUICK_LEVEL)
     object_cache.put(key, binary)

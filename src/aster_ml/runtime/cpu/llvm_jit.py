@@ -1,8 +1,8 @@
-"""LLVM in the process: IR text -> object file -> loaded functions.
+"""Compiles LLVM IR in the process: IR text -> object file -> loaded functions.
 
-Receives IR as text and returns bytes, text or addresses. What a kernel's arguments mean, when it
-runs and where its object is cached are the business of others. llvmlite is imported on the first
-use, since that takes longer than importing the rest of Aster's runtime.
+Receives IR as text; returns bytes, text or addresses. Arguments of kernels, launches and caching of
+objects do not belong here. llvmlite is imported on the first use, since that takes longer than
+importing the rest of Aster's runtime.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from aster_ml.interrupts import Held
 from aster_ml.runtime.cpu.object_file import fault_of
 from aster_ml.thread_state import ENGINE
 
-# With 0 LLVM leaves every value in memory; 1 gives a matrix kernel its full speed and takes a
-# quarter of the time of 2.
+# Level 0 keeps every value in memory; level 1 gives a matrix kernel its full speed and compiles in
+# a quarter of the time of level 2.
 CODEGEN_LEVEL = 1
-# For functions that only call kernels: a fifth of the time of 1.
+# For functions that only call kernels: compiles in a fifth of the time of level 1.
 QUICK_LEVEL = 0
 
-# How the names of features begin that each value of ISA leaves out. Of what came after AVX2 some
-# processors have parts without AVX-512.
+# Prefixes of features that ISA=avx2 disables. Some processors have parts of what came after AVX2
+# without AVX-512.
 AVX512 = ("avx512", "avx10", "amx")
 LEFT_OUT: dict[str, tuple[str, ...]] = {
     "": (),
@@ -41,11 +41,11 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     "avx2": (*AVX512, "avxvnni", "avxifma", "avxneconvert", "gfni"),
 }
 
-# Most objects in one library: twice as many gain nothing more.
-MOST_TOGETHER = 16
+# Objects in one library: twice as many are no faster to link.
+MAX_TOGETHER = 16
 
-# How many libraries an LLJIT gets, and about what a library takes beside its objects: pages for
-# each kind of section, tables.
+# Libraries in one LLJIT, and the estimated bytes of a library beside its objects: pages for each
+# kind of section, tables.
 LIBRARIES_EACH, LIBRARY_NBYTES = 128, 44 << 10
 
 LOCK = threading.RLock()
@@ -67,7 +67,7 @@ class Host(NamedTuple):
 
     @property
     def key(self) -> str:
-        """One word that changes whenever the same IR could become other machine code."""
+        """A word that changes whenever the same IR could compile to other machine code."""
         digest = hashlib.blake2b(repr(tuple(self)).encode(), digest_size=6).hexdigest()
         return f"{self.machine}-{self.cpu}-llvm{self.llvm_version}-{digest}"
 
@@ -90,7 +90,7 @@ class Host(NamedTuple):
 
     @property
     def move_bits(self) -> int:
-        """Bits that a load or store moves at a time where that is less than a register, else 0.
+        """Bits that a load or store moves at a time if fewer than a register has, else 0.
 
         Source: AMD, Software Optimization Guide for the Zen4 Microarchitecture (57647).
         """
@@ -98,7 +98,7 @@ class Host(NamedTuple):
 
     @property
     def has_masks(self) -> bool:
-        """Whether masks of SIMD lanes have registers of their own, and mask loads and stores.
+        """Whether there are mask registers, and masked loads and stores.
 
         Source: Intel, 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 15.
         """
@@ -106,7 +106,7 @@ class Host(NamedTuple):
 
     @property
     def broadcasts(self) -> bool:
-        """Whether arithmetic takes one element for all lanes: of memory (AVX-512), a lane (Neon).
+        """Whether arithmetic takes a broadcast operand: from memory (AVX-512), a lane (Neon).
 
         Source: as above, section 15.3; Arm Architecture Reference Manual, FMLA (by element).
         """
@@ -114,12 +114,12 @@ class Host(NamedTuple):
 
     @property
     def is_fused(self) -> bool:
-        """Whether one instruction multiplies and adds, rounding once."""
+        """Whether there is a fused multiply-add (FMA)."""
         return self.machine in ("aarch64", "arm64") or self.has("fma")
 
     @property
     def dot_dtypes(self) -> frozenset[str]:
-        """Narrow dtypes whose neighbours one instruction, or a few, multiply and add up."""
+        """Narrow dtypes with a dot-product instruction, or a short sequence of instructions."""
         wide = self.vector[0] == 512
         found = {"int8"} if self.has("avx512bw" if wide else "avx2") else set()
         return frozenset({*found, "bfloat16"} if wide and self.has("avx512bf16") else found)
@@ -144,13 +144,13 @@ def binding() -> ModuleType:
 
 
 def host() -> Host:
-    """Describes this machine by LLVM's answers, less what ISA leaves out. Raises: ArgumentError."""
+    """The host as LLVM sees it, without features that ISA disables. Raises: ArgumentError."""
     return host_within(ISA.value)
 
 
 @functools.cache
 def host_within(isa: str) -> Host:
-    """The host of a value of ISA."""
+    """The host for a value of ISA."""
     if isa not in LEFT_OUT:
         values = ", ".join([name for name in LEFT_OUT if name])
         raise ArgumentError(f"setting ISA is one of {values}, or empty, given {isa!r}")
@@ -166,7 +166,7 @@ def host_within(isa: str) -> Host:
 
 @functools.cache
 def key_within(isa: str) -> str:
-    """The key of the host of a value of ISA, worked out once."""
+    """The key of the host for a value of ISA, computed once."""
     return host_within(isa).key
 
 
@@ -182,7 +182,7 @@ def target_machine(codegen_level: int) -> Any:
 
 @functools.cache
 def machine_within(isa: str, codegen_level: int) -> Any:
-    """That of a value of ISA."""
+    """The target machine for a value of ISA."""
     return make_target_machine(isa, codegen_level)
 
 
@@ -198,24 +198,24 @@ def make_target_machine(isa: str, codegen_level: int) -> Any:
 
 
 class Home:
-    """An LLJIT; every library is one of its own in it, up to LIBRARIES_EACH of them.
+    """An LLJIT with up to LIBRARIES_EACH libraries.
 
-    A library that is gone leaves some kilobytes in there, which go with the LLJIT: when it has been
-    followed by another, and all of its libraries are gone.
-    why JITLink: all of an object goes into one piece of memory. LLVM's older linker puts code and
-    tables wherever there is room, and ends the process where 2 GB come to lie in between.
+    A freed library leaves some kilobytes in its LLJIT, which are freed with the LLJIT: once it has
+    a successor, and all of its libraries are freed.
+    why JITLink: an object is one block of memory. LLVM's older linker places code and tables
+    separately, and ends the process where they are 2 GB apart.
     """
 
     __slots__ = ("lljit", "taken", "used")
 
     def __init__(self) -> None:
         self.lljit = binding().create_lljit_compiler(use_jit_link=True)
-        # How many libraries it was given, and how many of them are there.
+        # Libraries that were added, and libraries that are alive.
         self.taken = self.used = 0
 
 
-# Those with libraries, and last the one that takes more. They are kept here and freed by `leave`:
-# Python frees what stands in a circle in any order, and a library's LLJIT has to go after it.
+# LLJITs with libraries; the last one takes new libraries. `leave` frees them, since Python frees a
+# reference cycle in any order, and an LLJIT must be freed after its libraries.
 HOMES: list[Home] = []
 
 
@@ -227,7 +227,7 @@ def home_for_one() -> Home:
 
 
 def leave(home: Home, tracker: Any) -> None:
-    """A library is gone; its LLJIT too, where it was the last one."""
+    """Frees a library, and its LLJIT with the last of its libraries."""
     with LOCK, Held():
         tracker.close()
         home.used -= 1
@@ -240,7 +240,7 @@ def leave(home: Home, tracker: Any) -> None:
 def built_module(source: str, opt_level: int, codegen_level: int) -> Iterator[Any]:
     """IR parsed and verified, and optimised when `opt_level` is above 0; freed at the end.
 
-    why: Python frees what stands in a circle in any order, and the context has to go last
+    why: Python frees a reference cycle in any order, and the context must be freed last
     """
     llvm = binding()
     # A context of its own is freed with the module; the global one would grow for ever.
@@ -277,8 +277,8 @@ WORDS = (*CALLED, "machine", "source", *SAID, "buffer")
 
 
 class Emission(ctypes.Structure):
-    """Arguments of `aster_emit`: functions of llvmlite's library and its input. What it leaves
-    behind: the object, or else what LLVM says of the text.
+    """Arguments of `aster_emit`: functions of llvmlite's library, and the IR. Results: the object,
+    or LLVM's message.
     """
 
     _fields_ = tuple(
@@ -287,9 +287,9 @@ class Emission(ctypes.Structure):
 
 
 def read_words(base: str, begin: int, *words: str) -> str:
-    """The IR that reads words from byte `begin` of `base` on, one after the other: "type name".
+    """The IR that reads consecutive words from byte `begin` of `base` on: "type name".
 
-    The place of each is its name with `.at`.
+    The address of each word is its name with `.at`.
     """
     lines = []
     for number, word in enumerate(words):
@@ -299,8 +299,8 @@ def read_words(base: str, begin: int, *words: str) -> str:
     return "\n  ".join(lines)
 
 
-# From text to object without Python in between: whoever comes back to it waits for its lock, and
-# what keeps the lock meanwhile, as checking and freeing did, keeps the other threads waiting.
+# From text to object without Python in between: a thread that returns to Python waits for the GIL,
+# and a thread that holds the GIL, as verifying and freeing did, keeps the other threads waiting.
 EMIT_IR = f"""
 define void @aster_emit(ptr %words) {{
 entry:
@@ -329,11 +329,12 @@ done:
 
 
 class Entries(NamedTuple):
-    """`aster_emit`, what it calls, and what frees the words and the object that it leaves.
+    """`aster_emit`, the functions that it calls, and functions that free its message and object.
 
-    They go past llvmlite's lock.
-    why: it lets one thread at a time into LLVM, which needs that only where threads share a context
-    or a code generator. Those to free with keep Python's lock: to get it back takes longer.
+    They bypass llvmlite's lock.
+    why: llvmlite lets one thread at a time into LLVM, although only threads that share a context or
+    a code generator must take turns. The freeing functions keep the GIL, since they are shorter
+    than reacquiring it.
     """
 
     run: Any
@@ -372,7 +373,7 @@ def entries() -> Entries:
 
 
 class Generator:
-    """LLVM for one thread at a time, beside other threads with others."""
+    """A code generator for one thread at a time; several threads use several generators."""
 
     def __init__(self, isa: str, codegen_level: int) -> None:
         self.machine = make_target_machine(isa, codegen_level)
@@ -384,7 +385,7 @@ class Generator:
         self.lock = threading.Lock()
 
     def emit(self, source: str) -> bytes:
-        """IR text -> object. Raises: CompileError with LLVM's words."""
+        """IR text -> object. Raises: CompileError with LLVM's message."""
         e = entries()
         words = Emission(*e.functions, self.address, (self.head + source).encode())
         with self.lock:
@@ -403,29 +404,29 @@ class Generator:
                     e.free_text(w)
 
 
-# By ISA and level: those at rest. And all there are.
-AT_REST: dict[tuple[str, int], list[Generator]] = {}
+# (ISA, level) -> idle generators; and all generators.
+IDLE_GENERATORS: dict[tuple[str, int], list[Generator]] = {}
 GENERATORS: list[Generator] = []
 
 
 def take_generator(isa: str, codegen_level: int) -> Generator:
-    """One that no other thread has."""
+    """A generator that no other thread uses."""
     with LOCK:
-        at_rest = AT_REST.setdefault((isa, codegen_level), [])
+        at_rest = IDLE_GENERATORS.setdefault((isa, codegen_level), [])
         if at_rest:
             return at_rest.pop()
-        # Others may be given back meanwhile: each is noted once, or a fork would wait for itself.
+        # Each generator is listed once, or a fork would wait for its own lock.
         made = Generator(isa, codegen_level)
         GENERATORS.append(made)
         return made
 
 
 def before_fork() -> None:
-    """Waits until no thread is inside of LLVM, and keeps all of them out.
+    """Waits until no thread is inside of LLVM, and locks all threads out.
 
-    why: a process that is copied while another thread compiles could never compile again
+    why: a child of a fork that happens while another thread compiles could never compile again
     """
-    # First, as whoever compiles takes them.
+    # The order in which compiling threads take these locks.
     ENGINE.acquire()
     LOCK.acquire()
     for g in GENERATORS:
@@ -456,13 +457,13 @@ def compile_ir(source: str, opt_level: int = 0, codegen_level: int = CODEGEN_LEV
         try:
             return generator.emit(source)
         finally:
-            AT_REST[isa, codegen_level].append(generator)
+            IDLE_GENERATORS[isa, codegen_level].append(generator)
     with LOCK, built_module(source, opt_level, codegen_level) as module:
         return bytes(target_machine(codegen_level).emit_object(module))
 
 
 def assemble(source: str, opt_level: int = 0, codegen_level: int = CODEGEN_LEVEL) -> str:
-    """IR text -> the assembly of what `compile_ir` makes of it."""
+    """IR text -> the assembly of the object that `compile_ir` returns."""
     with LOCK, built_module(source, opt_level, codegen_level) as module:
         return str(target_machine(codegen_level).emit_assembly(module))
 
@@ -490,7 +491,7 @@ class LoadedObject:
 
 
 def load_object(binary: bytes, *names: str) -> LoadedObject:
-    """Links an object against the C and math libraries of the process; gives these functions.
+    """Links an object against the C and math libraries of the process; returns these functions.
 
     Raises: CompileError when a name is not defined or an external symbol does not resolve.
     """
@@ -500,22 +501,22 @@ def load_object(binary: bytes, *names: str) -> LoadedObject:
 def load_objects(objects: Sequence[tuple[Sequence[str], bytes]]) -> list[LoadedObject]:
     """Links objects, each with functions of these names; several share a library.
 
-    why: most of what it takes to link is there for any library. The memory of one is free when all
-    of its functions are.
+    why: most of the time to link is spent for each library. Its memory is freed with the last of
+    its functions.
     Raises: CompileError when a name is not defined or an external symbol does not resolve.
     """
     # The numbers of the objects of each library, and all of their names.
     libraries: list[tuple[list[int], set[str]]] = []
-    # For each name the first library that may take it: no two functions of one have one name.
+    # Name -> the first library that may take it, since names are unique in a library.
     free: dict[str, int] = {}
     first_open = 0
     for i, (names, _) in enumerate(objects):
-        while first_open < len(libraries) and len(libraries[first_open][0]) == MOST_TOGETHER:
+        while first_open < len(libraries) and len(libraries[first_open][0]) == MAX_TOGETHER:
             first_open += 1
         at = max([free.get(name, 0) for name in names], default=0)
         at = max(at, first_open)
         while at < len(libraries) and (
-            len(libraries[at][0]) == MOST_TOGETHER or not libraries[at][1].isdisjoint(names)
+            len(libraries[at][0]) == MAX_TOGETHER or not libraries[at][1].isdisjoint(names)
         ):
             at += 1
         if at == len(libraries):
@@ -531,7 +532,7 @@ def load_objects(objects: Sequence[tuple[Sequence[str], bytes]]) -> list[LoadedO
 
 
 def load_library(binaries: Sequence[bytes], names: tuple[str, ...]) -> LoadedObject:
-    """Links objects as one library; gives these functions of theirs. Raises: CompileError."""
+    """Links objects as one library; returns these functions. Raises: CompileError."""
     for binary in binaries:
         fault = fault_of(binary, host().machine)
         if fault is not None:
@@ -549,7 +550,7 @@ def load_library(binaries: Sequence[bytes], names: tuple[str, ...]) -> LoadedObj
 
 
 def link(binaries: Sequence[bytes], names: tuple[str, ...]) -> LoadedObject:
-    """One try to link; each try takes a name that was never used, as LLJIT wants it."""
+    """Links once; each attempt uses a new name, as LLJIT requires."""
     builder = binding().JITLibraryBuilder().add_current_process()
     for binary in binaries:
         builder.add_object_img(binary)
@@ -565,7 +566,7 @@ def link(binaries: Sequence[bytes], names: tuple[str, ...]) -> LoadedObject:
 
 @functools.cache
 def load_math_library() -> bool:
-    """Makes libm's symbols known where the interpreter does not bring them; False without libm."""
+    """Loads libm's symbols where the interpreter does not have them; False without libm."""
     found = ctypes.util.find_library("m") if os.name == "posix" else None
     if found is None:
         return False

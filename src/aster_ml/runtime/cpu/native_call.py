@@ -1,12 +1,12 @@
-"""Native code as functions of Python, called without the half microsecond that ctypes takes.
+"""Wraps native code as Python functions that cost less to call than ctypes' functions.
 
-Receives addresses; returns functions that the interpreter calls as it calls its own. What they run,
-and what lies at the addresses, is the business of `cpu_worker` and `cpu_program`.
+Receives addresses; returns functions that the interpreter calls as its own, half a microsecond
+faster than ctypes. `cpu/worker` and `cpu/program` define the code and data at the addresses.
 
 Such a function is a `PyCFunction` over a few instructions of ours. Its `self` is a bytes object
-with the addresses that these need: what to run, and the three functions of Python's C API that let
-go of the interpreter's lock, take it back, and make the number that is returned. The object code
-itself holds no address, so one copy in the disk cache serves every process.
+with the addresses that these need: the code to run, and the three functions of Python's C API that
+release the GIL, reacquire it, and make the returned int. The object code itself holds no address,
+so one copy in the disk cache serves every process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aster_ml.runtime.cpu import llvm_jit
 from aster_ml.runtime.cpu.kept_object import load_kept
 from aster_ml.runtime.cpu.worker import Native, native
 
-# Where the content of a bytes object begins: its size without content, less the closing zero.
+# Offset of the content of a bytes object: the size of an empty one, less its trailing zero.
 BYTES_AT = bytes.__basicsize__ - 1
 # Calling conventions, as methodobject.h numbers them.
 METH_NOARGS, METH_FASTCALL = 0x0004, 0x0080
@@ -85,7 +85,7 @@ class MethodDef(ctypes.Structure):
 
 
 class Entries(NamedTuple):
-    """The two kinds of function, Python's own functions that they need, and what keeps them."""
+    """The two kinds of function, the functions of Python that they call, and their object."""
 
     serial: MethodDef
     listed: MethodDef
@@ -98,7 +98,7 @@ class Entries(NamedTuple):
 
 @functools.cache
 def entries() -> Entries:
-    """Compiled once a machine, then read from the cache; loaded once a process."""
+    """The native functions: compiled once a machine, then cached; loaded once a process."""
     names = "aster_call_serial", "aster_call_list"
     digest = hashlib.blake2b(SOURCE.encode(), digest_size=16).hexdigest()
     key = f"native_call {llvm_jit.host().key} {llvm_jit.QUICK_LEVEL} {digest}"
@@ -115,7 +115,7 @@ def entries() -> Entries:
 
 
 def new_definition(code: int, convention: int) -> MethodDef:
-    """A definition that is never freed: functions look at theirs even when they go themselves.
+    """A definition that is never freed, since a function reads its definition when it is freed.
 
     why: at the interpreter's end a function may outlive the tables of this module
     """
@@ -130,19 +130,19 @@ def python_function(name: str) -> int:
 
 
 def address_of(function: Any) -> int:
-    """The address of what a ctypes function calls."""
+    """The address that a ctypes function calls."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 @functools.cache
 def maker() -> Any:
-    """`PyCFunction_NewEx`, called with the interpreter's lock held."""
+    """`PyCFunction_NewEx`, called with the GIL held."""
     kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
     return kind(python_function("PyCFunction_NewEx"))
 
 
 def new_function(definition: MethodDef, words: tuple[int, ...]) -> Callable[..., int]:
-    """A function of Python over native code, which finds these words in its `self`."""
+    """A Python function over native code, with these words in its `self`."""
     packed = struct.pack(f"={len(words)}q", *words)
     function: Callable[..., int] = maker()(ctypes.addressof(definition), packed, None)
     return function
@@ -156,10 +156,10 @@ def serial_call(records: int, count: int) -> Callable[[], int]:
 
 
 def list_call(functions: Native, state: int) -> Callable[[int, int], int]:
-    """A function of a list's address and a number of workers that may help.
+    """A function of a list's address and the number of workers that may help.
 
-    Returns 0 when it has run the list; else how many of these workers have to be woken first: the
-    list is announced then and has not run.
+    The function returns 0 when it has run the list. Else it has only announced the list, and
+    returns the number of workers to wake first.
     """
     e = entries()
     announce, run = address_of(functions.announce), address_of(functions.run_list)

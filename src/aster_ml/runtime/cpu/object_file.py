@@ -1,10 +1,9 @@
 """Checks that bytes are an object that LLVM's linker can read, before it is given them.
 
 Receives an object from the disk cache or from a compiler; returns a sentence that says what is
-wrong, or None. What LLVM does not expect in an object ends the process, so everything that its
-linker looks at is looked at here first: the processor, that sections, names, symbols and
-relocations lie where there are bytes for them. Whether the instructions are the right ones nobody
-can tell.
+wrong, or None. LLVM's linker ends the process at a malformed object, so everything that it reads is
+checked first: the processor, and that sections, names, symbols and relocations are within the file.
+Instructions cannot be checked.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from __future__ import annotations
 import struct
 import sys
 
-# By the first word of a triple: the numbers of ELF, Mach-O and COFF for the processor. All of the
-# first are of 64 bits, lowest byte first; objects for others are not looked at.
+# First word of a triple -> machine number of ELF, Mach-O and COFF. Machines of ELF are 64-bit and
+# little-endian; objects for others are not checked.
 ELF_MACHINES = {
     "x86_64": 62, "AMD64": 62, "aarch64": 183, "arm64": 183, "riscv64": 243,
     "powerpc64le": 21, "ppc64le": 21, "loongarch64": 258,
@@ -27,10 +26,10 @@ SYMBOL = struct.Struct("<IBBHQQ")
 RELOCATION = struct.Struct("<QQq")
 RELOCATABLE = 1
 SYMBOLS, STRINGS, RELOCATIONS, NO_BYTES = 2, 3, 4, 8
-# Section numbers from here on have meanings of their own: of these, absolute and common symbols.
+# Section numbers from RESERVED on are special: among them those of absolute and common symbols.
 RESERVED, ABSOLUTE, COMMON = 0xFF00, 0xFFF1, 0xFFF2
 FRAMES = b".eh_frame\0"
-MOST_ALIGNED = 1 << 16
+MAX_ALIGNMENT = 1 << 16
 # Flags of sections: written to, in memory, run, merged, text, by a relocation, in order; large.
 IN_MEMORY, FLAGS = 2, 0xF7 | 0x10000000
 KINDS, BINDINGS = 6, 2
@@ -66,7 +65,7 @@ def check_start(binary: bytes, magic: bytes, at: int, form: str, machine: int | 
 
 
 def check_elf(binary: bytes, machine: str) -> None:
-    """Raises Damaged for what is no ELF file of 64 bits, or of another processor or kind."""
+    """Raises Damaged unless a file is a 64-bit ELF object for this processor."""
     if not binary.startswith(b"\x7fELF\x02\x01\x01"):
         raise Damaged("it is no ELF file of 64 bits")
     head = HEADER.unpack_from(binary)
@@ -79,14 +78,14 @@ def check_elf(binary: bytes, machine: str) -> None:
 
 
 def check_sections(binary: bytes, at: int, size: int, count: int, names: int) -> None:
-    """Raises Damaged where a section, or what stands in it, lies outside of the file."""
+    """Raises Damaged where a section, or a reference from it, is outside of the file."""
     if size != SECTION.size or at % 8 or at + size * count > len(binary) or names >= count:
         raise Damaged("its table of sections is damaged")
     sections = [SECTION.unpack_from(binary, at + size * i) for i in range(count)]
     for _, kind, flags, address, begin, length, link, _, align, _ in sections[1:]:
         if kind != NO_BYTES and begin + length > len(binary):
             raise Damaged("a section lies outside of it")
-        if length > 1 << 40 or not align or align & (align - 1) or align > MOST_ALIGNED:
+        if length > 1 << 40 or not align or align & (align - 1) or align > MAX_ALIGNMENT:
             raise Damaged("a section is damaged")
         if link >= count or flags & ~FLAGS or address or not kind:
             raise Damaged("a section is damaged")
@@ -117,7 +116,7 @@ def check_sections(binary: bytes, at: int, size: int, count: int, names: int) ->
 
 
 def check_frames(frames: bytes, longest: int) -> None:
-    """Raises Damaged for a description of stack frames in another form than LLVM writes it."""
+    """Raises Damaged for a description of stack frames in another form than LLVM's."""
     begins = set[int]()
     at = 0
     while at < len(frames):

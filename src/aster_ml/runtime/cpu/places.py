@@ -1,23 +1,22 @@
-"""Which processor each thread of the CPU is on: no worker shares one with the caller.
+"""Keeps worker threads off the processor of the calling thread.
 
-Part of the native code of `cpu_worker`, on the same state; it calls the system's functions, whose
-addresses `cpu_pool` puts there, and does nothing where the system has none.
+Part of the native code of `cpu/worker`, on the same state. It calls the system's affinity
+functions, whose addresses `cpu/pool` stores in the state, and does nothing where there are none.
 
-A system that wakes a worker may put it on the caller's own processor, where both take turns
-although others are idle, for as long as it likes. So the caller keeps a worker that it wakes away
-from its processor; the worker may run anywhere again once it is awake elsewhere. And a worker that
-finds itself beside the caller when it comes to a list, or looks for one, asks to be moved, and is
-free again, too.
+The system may wake a worker on the caller's processor, where both share its time although others
+are idle. So the caller excludes its own processor from the affinity of a worker that it wakes; the
+worker restores its affinity once it runs elsewhere. A worker that finds itself on the caller's
+processor while it looks for work migrates in the same way.
 """
 
 from __future__ import annotations
 
 # Words of the state: the caller's processor, NOWHERE before it is known; the system's functions
-# that tell a thread's own and which ones it may use, and that change these, 0 where there are none.
+# that read a thread's processor, read its affinity, and set it; 0 where there are none.
 HOME, GET_PROCESSOR, GET_ALLOWED, SET_ALLOWED = 21, 25, 26, 27
 NOWHERE = -1
-# Words of a worker's line, as its first counts from the state's begin: the number that the system
-# gave it, and one more than that of the processor from which the caller keeps it away.
+# Words of a worker's line, counted from the start of the state as for the first worker: its thread
+# id, and one more than the processor that the caller excludes.
 IDENTITY, AWAY_FROM = 34, 35
 # The names of these functions, in the order of their words.
 SYSTEM_FUNCTIONS = "sched_getcpu", "sched_getaffinity", "sched_setaffinity"

@@ -1,11 +1,11 @@
-"""The CPU's worker threads: Python threads that live in native code.
+"""Manages the CPU's worker threads: Python threads that wait and work in native code.
 
-Receives the address of a list of kernel calls (`cpu_program` lays it out) and returns when all of
-it has run. A worker spins in native code for a moment after each list, so that the next finds it
-awake, then sleeps on a Python lock. Knows nothing of buffers or of what a kernel computes.
+Receives the address of a list of kernel calls (`cpu/program` lays it out) and returns when it has
+run. A worker spins in native code for a moment after each list, in case another follows, then
+sleeps on a Python lock. Buffers and kernels do not belong here.
 
-A run never depends on a worker (see `cpu_worker`), so a thread that could not be started, one that
-the system has set aside or a signal between two steps costs time and never a hang.
+A run never depends on a worker (see `cpu/worker`), so a thread that fails to start, is preempted,
+or receives a signal costs time and never hangs.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from aster_ml.runtime.cpu.worker import (
 )
 from aster_ml.thread_state import ENGINE, OWN_NAME
 
-# How long a worker looks for the next list before it sleeps.
+# Time for which a worker spins before it sleeps.
 SPIN_S = 200e-6
-# Kernels keep their LOCAL scratch on the stack, and some systems give threads very little.
+# Kernels keep LOCAL scratch on the stack, and some systems give threads very little.
 STACK_BYTES = 8 << 20
 
 
@@ -84,7 +84,7 @@ def processor_count() -> int:
 
 
 def cgroup_quota() -> tuple[int, int]:
-    """Processor time that a container may take in each period, in microseconds; (0, 0) if free."""
+    """CPU quota and period of a container, in microseconds; (0, 0) without a quota."""
     root = Path("/sys/fs/cgroup")
     try:
         quota, period = (root / "cpu.max").read_text(encoding="ascii").split()
@@ -109,26 +109,26 @@ def thread_count() -> int:
 
 
 class ThreadPool:
-    """The calling thread and its workers. Workers start when a list first wants them."""
+    """The calling thread and its workers. Workers start when a list first needs them."""
 
     def __init__(self) -> None:
         self.renew()
         self.closed = False
 
     def renew(self) -> None:
-        """Starts from nothing: no workers, no list, nobody holding the lock."""
+        """Resets the pool: no workers, no list, a free lock."""
         self.lock = threading.RLock()
         self.state = Words(STATE_WORDS)
         self.native: Native | None = None
         self.enter: Callable[[int, int], int]
         self.spin_limit = 0
         self.threads: list[threading.Thread] = []
-        # A worker sleeps by acquiring its gate; whoever wakes it releases the gate. (An Event would
-        # do as well but is written in Python, and a signal in the middle of it leaves it locked.)
+        # A worker sleeps by acquiring its gate, which is released to wake it. (An Event would do,
+        # but it is written in Python, and a signal in the middle of it leaves it locked.)
         self.gates: list[threading.Lock] = []
 
     def open(self) -> Native:
-        """Loads the native code and learns how long a pause takes."""
+        """Loads the native code and measures the duration of a pause."""
         functions = native(POOL_STRESS.value > 0)
         functions.pause(10)
         start = time.perf_counter()
@@ -138,7 +138,7 @@ class ThreadPool:
         name = "SwitchToThread" if os.name == "nt" else "sched_yield"
         self.state.view[YIELD] = llvm_jit.symbol_address(name)
         self.state.view[LUCK] = POOL_STRESS.value
-        # A worker that starts before the first list is announced is beside nobody.
+        # Before the first list the caller's processor is unknown.
         self.state.view[HOME] = NOWHERE
         places = [llvm_jit.symbol_address(name) for name in SYSTEM_FUNCTIONS]
         if all(places):
@@ -149,10 +149,10 @@ class ThreadPool:
         return functions
 
     def run(self, list_address: int, threads: int) -> None:
-        """Runs a list of kernel calls on up to `threads` threads, this one among them.
+        """Runs a list of kernel calls on up to `threads` threads, including this one.
 
-        Native code does the whole run in one call, and Python looks at signals only before and
-        after it, so Ctrl-C finds either no list open or one that is done.
+        The run is one native call, and Python handles signals only before and after it, so Ctrl-C
+        never interrupts an open list.
         """
         with self.lock:
             functions = self.native or self.open()
@@ -168,7 +168,7 @@ class ThreadPool:
                             open_gate(self.gates[index])
                     functions.run_list(state.address, list_address, helpers + 1)
             finally:
-                # After a signal no list is coming any more, and workers may sleep.
+                # After a signal no list follows, and workers may sleep.
                 state.view[COMING] = 0
 
     def grow(self, count: int) -> None:
@@ -195,16 +195,16 @@ class ThreadPool:
                 self.threads.append(thread)
                 self.gates.append(gate)
         except BaseException:
-            # A signal in the middle of a start: whether that worker runs is not known.
+            # A signal during a start: it is unknown whether that worker runs.
             self.retire()
             raise
         finally:
             threading.stack_size(before)
 
     def retire(self) -> list[threading.Thread]:
-        """Tells all workers to end, and starts from nothing; returns those that still may run."""
+        """Signals all workers to end, and resets the pool; returns threads that may still run."""
         threads, gates, state = self.threads, self.gates, self.state
-        # A worker on its way out reads the old state, and keeps it alive.
+        # An ending worker reads the old state, and keeps it alive.
         self.threads, self.gates, self.state = [], [], Words(STATE_WORDS)
         self.native = None
         state.view[STOP] = 1
@@ -220,14 +220,14 @@ class ThreadPool:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Ends all workers for good; later runs have the calling thread alone."""
+        """Ends all workers permanently; later runs use the calling thread only."""
         with self.lock:
             self.closed = True
             self.stop()
 
 
 def open_gate(gate: threading.Lock) -> None:
-    """Lets the worker through, now or when it comes; only ever called with the pool's lock held."""
+    """Wakes the worker, now or at its next sleep; called with the pool's lock held."""
     if gate.locked():
         gate.release()
 
@@ -235,9 +235,9 @@ def open_gate(gate: threading.Lock) -> None:
 def work(
     functions: Native, state: Words, number: int, spin_limit: int, gate: threading.Lock
 ) -> None:
-    """A worker's life: native code while there is work, asleep while there is none.
+    """The main function of a worker: runs native code while there is work, else sleeps.
 
-    A gate left open by an earlier wake-up only makes it look for work once more.
+    A gate left open by an earlier wake-up causes one more look for work.
     """
     while not functions.work(state.address, number, spin_limit):
         if functions.park(state.address, number):
@@ -245,27 +245,27 @@ def work(
 
 
 POOL = ThreadPool()
-# Threads in native code go on as they began, so others begin where the setting changes.
+# Threads read the setting when they start, so a change restarts them.
 POOL_STRESS.changed = POOL.stop
 atexit.register(POOL.close)
 
 
 def before_fork() -> None:
-    """No list runs and no worker holds anything while the process is copied."""
-    # First, as whoever runs a list takes them.
+    """Acquires the locks, so that no list runs during a fork."""
+    # The order in which a run acquires the locks.
     ENGINE.acquire()
     POOL.lock.acquire()
     POOL.stop()
 
 
 def after_fork_in_parent() -> None:
-    """Lists may run again."""
+    """Releases the locks."""
     POOL.lock.release()
     ENGINE.release()
 
 
 def after_fork_in_child() -> None:
-    """A child has none of the threads, so its pool starts from nothing."""
+    """Resets the pool of a child, which has none of the threads."""
     POOL.renew()
     ENGINE.release()
 

@@ -1,4 +1,4 @@
-"""Kernels on the CPU: one launch, and recorded graphs that replay in native code.
+"""Launches CPU kernels, one by one or as recorded graphs in native code.
 
 Receives loaded functions, addresses and variable values. A kernel is
 `void NAME(void** slots, int64 lo, int64 hi)`: `slots` holds the buffers' addresses and after them
@@ -69,7 +69,7 @@ class CpuProgram(Program):
         `n` is the size of the outermost range; with `parts` above 1 it is split over threads.
         """
         if parts <= 1:
-            # Each launch packs slots of its own, so threads may launch the same kernel at once.
+            # Each launch packs its own slots, so threads may launch the same kernel concurrently.
             slots = slot_packer(len(addresses) + len(vars))(*addresses, *vars)
             self.function(slots, 0, n)
             return
@@ -104,10 +104,10 @@ NativeCall = tuple[CpuProgram, tuple[int, ...], tuple[int, ...], int, int]
 class NativeGraph(Graph):
     """Kernel calls that run in one native call.
 
-    A call is (program, addresses, vars, n, parts). `groups` are the begins and ends of calls that
-    may run side by side (see `dependencies`), by default each call by itself; a group starts when
-    the one before is done. A call of one part runs on the calling thread, and a graph of such calls
-    never wakes another.
+    A call is (program, addresses, vars, n, parts). `groups` are (begin, end) of calls that may run
+    concurrently (see `dependencies`), by default one call each; a group starts when the previous
+    one is done. A call of one part runs on the calling thread, and a graph of such calls wakes no
+    worker.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class NativeGraph(Graph):
         owner: bool = True,
     ) -> None:
         self.count = len(calls)
-        # The native code must live as long as its addresses stand here. A program's own graphs
-        # live no longer than it does, and would make a circle.
+        # Keeps the native code alive. A program's own graphs do not outlive it, and a reference to
+        # it would be a cycle.
         self.programs = [call[0] for call in calls] if owner else []
         self.parts = max((max(1, call[4]) for call in calls), default=1)
         if groups is None:
@@ -161,19 +161,19 @@ class NativeGraph(Graph):
         self.serial = serial_call(words.at(records_at), len(calls)) if self.parts == 1 else None
 
     def set_address(self, call: int, slot: int, address: int) -> None:
-        """Gives a call the memory at another address."""
+        """Changes the address of a call's argument."""
         self.words.view[self.slot_word[call] + slot] = address
 
     def set_handle(self, call: int, slot: int, handle: Any) -> None:
-        """Gives a call other memory."""
+        """Changes the memory of a call's argument."""
         self.words.view[self.slot_word[call] + slot] = handle.address
 
     def set_var(self, call: int, slot: int, value: int) -> None:
-        """Gives a call another value of its variable number `slot`."""
+        """Changes the value of a call's variable number `slot`."""
         self.words.view[self.var_word[call] + slot] = value
 
     def set_launch(self, call: int, launch: Launch) -> None:
-        """Gives a call another size of the range that is split; the parts stay."""
+        """Changes the size of a call's divided range; the number of parts stays."""
         self.words.view[self.record_word[call] + SIZE] = thread_parts(launch).n
 
     def groups(self) -> list[tuple[int, int]]:
@@ -196,7 +196,7 @@ class NativeGraph(Graph):
             POOL.run(self.list_address, min(self.parts, thread_count()))
 
     def entry(self) -> Callable[[], object]:
-        """Native code itself for calls on this thread, which wait for nobody."""
+        """The native function itself for a graph that needs no workers."""
         return self.run if self.serial is None else self.serial
 
 

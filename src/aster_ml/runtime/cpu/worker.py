@@ -1,35 +1,32 @@
-"""The native half of the CPU's threads: LLVM IR that runs lists of kernel calls.
+"""Generates the native half of the thread pool: LLVM IR that runs lists of kernel calls.
 
-Receives nothing but addresses. Python lays lists out in memory (`cpu_program`) and keeps the
-threads (`cpu_pool`); this module holds the layout that both sides agree on and the code that walks
-it without Python.
+Receives addresses only. Python lays out lists in memory (`cpu/program`) and manages the threads
+(`cpu/pool`); this module defines the common layout and the native code that walks it.
 
-A list is groups of records; a record is one kernel call, whose range may be split in parts. Within
-a group parts run in any order and on any thread, and a group starts when the one before is done.
-Who runs a part:
+A list consists of groups of records; a record is a kernel call, whose range may be divided into
+parts. Parts of a group run in any order on any thread; a group starts when the previous one is
+done. Distribution of parts (work stealing):
 
-- A part is claimed by changing its claim word from the list's last serial number to this one, so
-  each part runs once a run, and nothing has to be reset between runs.
-- To each thread belongs a row of parts, which it runs in order, so that it finds in its cache what
-  it wrote before. A thread that has waited for a moment claims what others have not begun, from
-  the end of what the one before it has. So threads finish together where one of them is slower or
-  its part is more work; and no run ever waits for a thread that is asleep or that the system has
-  set aside: the calling thread alone would finish it.
-- Each thread adds the parts it ran to the group's count, which only grows; the group is done when
-  the count reaches serial number times parts.
+- A thread claims a part by changing its claim word from the list's last serial number to the
+  present one, so each part runs once a run, and nothing is reset between runs.
+- Each thread owns a contiguous row of parts and runs it in order, for cache locality. A thread that
+  has waited for a moment steals parts that others have not begun, from the end of the row of the
+  thread before it. This balances the load, and no run waits for a sleeping or preempted thread: the
+  calling thread alone would finish it.
+- Each thread adds its parts to the group's count, which only grows; the group is done when the
+  count reaches serial number times parts.
 
-Under stress (the setting POOL_STRESS) every thread does what the rules above allow and chance would
-seldom bring: it dawdles before and after each part, passes divided records by, and begins anywhere.
+Under stress (the setting POOL_STRESS) threads produce rare schedules that the rules above allow:
+random delays before and after each part, skipped records, random first parts.
 
-Who is inside a list: the epoch is odd while a list is open. A worker counts itself in, looks at the
-epoch again and walks the list only when it has not changed. The caller closes the list (epoch even)
-and waits until nobody is inside. All four accesses are sequentially consistent, so either the
-worker sees the list closed or the caller sees the worker.
+Entering a list: the epoch is odd while a list is open. A worker increments the count of workers
+inside, reads the epoch again and walks the list only if it has not changed. The caller closes the
+list (epoch even) and waits until no worker is inside. All four accesses are sequentially
+consistent, so either the worker sees the closed list or the caller sees the worker.
 
-Who sleeps: a worker says that it is about to, then looks whether a list is open or coming. The
-caller says that a list is coming, then looks who is asleep and wakes them from Python, then opens
-it. So no worker sleeps through a list, although between the caller's last step in Python and its
-first in native code the system may run the worker instead.
+Sleeping: a worker announces that it will sleep, then checks whether a list is open or announced.
+The caller announces a list, then wakes sleeping workers from Python, then opens the list. So no
+worker misses a list, although the system may preempt the caller between Python and native code.
 """
 
 from __future__ import annotations
@@ -43,26 +40,26 @@ from aster_ml.runtime.cpu import llvm_jit
 from aster_ml.runtime.cpu.kept_object import load_kept
 from aster_ml.runtime.cpu.places import PLACES_IR
 
-# All offsets are in words of 8 bytes; what several threads write stands 64 bytes apart.
+# All offsets are in words of 8 bytes; words that several threads write are 64 bytes apart.
 LINE = 8
 # The pool's state.
 EPOCH, INSIDE, CURRENT_LIST, THREAD_COUNT, STOP, YIELD, COMING, LUCK, PROGRESS = (
     0, 8, 16, 17, 18, 19, 20, 22, 24,
 )  # fmt: skip
-# Per worker, a line each from here on: asleep or about to be; the epoch it has done. Further words
-# of the state and of these lines belong to `cpu_places`.
+# A line for each worker from here on: asleep or about to sleep; the last epoch it has run. Further
+# words of the state and of these lines belong to `cpu/places`.
 PARKED, SEEN = 32, 33
 MAX_THREADS = 256
 STATE_WORDS = PARKED + LINE * MAX_THREADS
 # A list.
 GROUP_COUNT, GROUPS, RECORDS, COUNTS, SERIAL, LIST_WORDS = 0, 1, 2, 3, 4, 8
-# A group: its records from `begin` up to `end`, and how many parts they have together.
+# A group: its records from `begin` up to `end`, and their total number of parts.
 GROUP_BEGIN, GROUP_END, GROUP_PARTS, GROUP_WORDS = 0, 1, 2, 4
 # A record. Part p's claim word is the first of line p at `claims`.
 FUNCTION, ARGUMENTS, SIZE, PARTS, CLAIMS, RECORD_WORDS = 0, 1, 2, 3, 4, 8
 
-# Pauses before a thread takes over parts of others (fewer while the others stay away), and between
-# two calls to the system's yield.
+# Pauses before a thread steals parts (fewer while the others are absent), and between two calls of
+# the system's yield.
 STEAL_AFTER, YIELD_MASK = 64, 127
 
 PAUSE = {
@@ -72,10 +69,9 @@ PAUSE = {
 }
 
 
-# A step of the numbers that luck is made of, and a mixture of their bits.
+# Increment and multiplier of the random numbers of POOL_STRESS.
 LUCK_STEP, LUCK_MIX = -7046029254386353131, -4658895280553007687
-# Of so many times that a thread dawdles under stress one takes up to so many pauses, both powers of
-# two; a rarer one comes before one that is more frequent.
+# Under stress one of RARE delays has up to LONG pauses, and so on; all are powers of two.
 RARE, LONG, SOMETIMES, MIDDLE, OFTEN, SHORT = 32, 1 << 11, 4, 1 << 7, 2, 1 << 4
 
 STRESS_IR = f"""
@@ -122,7 +118,7 @@ done:
 
 
 def worker_ir(machine: str, stress: bool = False) -> str:
-    """The IR for a processor family; on those without a pause instruction waiting is plain."""
+    """The IR for a processor family; without a pause instruction a wait is an empty loop."""
     call = PAUSE.get(machine)
     declare = pause = ""
     if call is not None:
@@ -130,7 +126,7 @@ def worker_ir(machine: str, stress: bool = False) -> str:
         declare = f"declare void @{call.partition('(')[0]}({kind})"
         pause = f"call void @{call}"
     dawdle = "call void @dawdle(ptr %state)" if stress else ""
-    # How a thread begins with a record: with its own parts, or under stress with any or none.
+    # A thread starts a record with its own parts, or under stress with any or none.
     begin = """
   %from = select i1 %others, i64 %before, i64 %first
   %step = select i1 %others, i64 -1, i64 1
@@ -578,7 +574,7 @@ done:
 
 
 class Native(NamedTuple):
-    """The native functions, as ctypes callables that let go of the interpreter's lock."""
+    """The native functions, as ctypes callables that release the GIL."""
 
     run_list: Any
     announce: Any

@@ -1,1 +1,1 @@
-"""NVIDIA devices: memory, streams, graphs and compiling, through the driver and NVRTC."""
+"""Runs NVIDIA devices: memory, streams, graphs and compiling, by the driver and NVRTC."""

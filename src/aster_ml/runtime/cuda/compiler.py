@@ -1,9 +1,8 @@
-"""CUDA C++ to machine code of one architecture by NVRTC, which needs no driver; and SASS as text.
+"""Compiles CUDA C++ by NVRTC for one architecture, without a driver, and disassembles SASS.
 
-Receives source and an architecture ("sm_90a"); returns a cubin behind a header that says how much
-shared memory launches have to ask for, and which tensors they pass. Results are kept in the object
-cache. Code for the driver's own compiler (PTX) is not made: an older driver would not understand
-that of a newer NVRTC.
+Receives source and an architecture ("sm_90a"); returns a cubin with a header that has the dynamic
+shared memory and the tensor maps of launches. The object cache keeps results. No PTX is generated,
+since an older driver rejects the PTX of a newer NVRTC.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ from aster_ml.runtime import object_cache
 from aster_ml.target.cuda import dynamic_nbytes
 from aster_ml.target.tensor_maps import TensorMap, tensor_maps
 
-# A product and a sum are rounded apart where the source has them apart.
+# Separate products and sums in the source are not fused.
 OPTIONS = (
     "--std=c++17", "--fmad=false", "--device-as-default-execution-space", "--ptxas-options=-v",
 )  # fmt: skip
-# What ptxas says of registers that lie in memory, and where a source asks for more blocks at once.
+# ptxas' message on spilled registers, and the line of a source that asks for several blocks.
 SPILLS = re.compile(r"[1-9]\d* bytes spill stores")
 MANY_AT_ONCE = re.compile(r"(__launch_bounds__\(\d+, )[2-9]\)")
-# From this capability on code for one architecture alone ("a") may use all that it has.
+# From this capability on, code for one architecture ("a") may use all its features.
 FIRST_OF_ITS_OWN = 90
 MAGIC = b"aster-cubin-4\n\0\0"
 HEADER = struct.Struct(f"<{len(MAGIC)}sQQ")
-# What a source says that looks where buffers begin, and what spares it that.
+# The line of a source with code for unaligned buffers, and the definition that disables the code.
 LOOKS, ALIGNED = "#if !ASTER_ALIGNED\n", "#define ASTER_ALIGNED 1\n"
 
 
 class Binary(NamedTuple):
-    """A cubin, the bytes of shared memory that launches ask for, and the source that looks.
+    """A cubin, the dynamic shared memory of launches, and a source for unaligned buffers.
 
-    `tensors` are those whose boxes it copies, which launches pass.
-    With a `source` the cubin believes that all its buffers begin at multiples of 16 bytes; where
-    they do not, code of this source is right. It is empty where a kernel need not look.
+    `tensors` are the tensor maps that launches pass (TMA). With a `source` the cubin assumes that
+    all buffers are aligned to 16 bytes; for others the source is compiled. It is empty where
+    alignment does not matter.
     """
 
     cubin: bytes
@@ -57,7 +56,7 @@ class Binary(NamedTuple):
 
 
 def arch_name(major: int, minor: int) -> str:
-    """Names the architecture of a device of this compute capability for the compiler."""
+    """The compiler's name of the architecture of this compute capability."""
     number = 10 * major + minor
     return f"sm_{number}{'a' if number >= FIRST_OF_ITS_OWN else ''}"
 
@@ -89,16 +88,16 @@ def first_line(error: BaseException) -> str:
 
 @functools.cache
 def version() -> tuple[int, int]:
-    """NVRTC's version. Raises: DeviceError; ImportError or RuntimeError where it is not there."""
+    """NVRTC's version. Raises: DeviceError; ImportError or RuntimeError if it is absent."""
     status, major, minor = binding().nvrtcVersion()
     if status:
-        raise DeviceError(f"NVRTC does not tell its version: {status!r}")
+        raise DeviceError(f"NVRTC returns no version: {status!r}; reinstalling it may help")
     return int(major), int(minor)
 
 
 @functools.cache
 def architectures() -> frozenset[int]:
-    """The numbers of those that NVRTC makes code for; none where it does not say."""
+    """The numbers of architectures that NVRTC supports; empty where it does not report them."""
     try:
         status, numbers = binding().nvrtcGetSupportedArchs()
     except (ImportError, RuntimeError):
@@ -108,7 +107,7 @@ def architectures() -> frozenset[int]:
 
 @functools.cache
 def include_folder() -> str | None:
-    """Where the headers of the runtime lie (half and fp8 numbers), if they are installed."""
+    """The folder of the runtime's headers (half and fp8), if they are installed."""
     found = importlib.util.find_spec("nvidia")
     for parent in found.submodule_search_locations or () if found is not None else ():
         for folder in sorted(Path(parent).glob("cu1*/include"), reverse=True):
@@ -118,7 +117,7 @@ def include_folder() -> str | None:
 
 
 def options_of(source: str, arch: str) -> list[str]:
-    """The compiler's options for a source; headers are looked for only where it includes one."""
+    """The compiler's options for a source, with the include folder if it includes a header."""
     options = [f"--gpu-architecture={arch}", *OPTIONS]
     if "#include" in source and (folder := include_folder()) is not None:
         options.append(f"--include-path={folder}")
@@ -126,9 +125,9 @@ def options_of(source: str, arch: str) -> list[str]:
 
 
 def compile_cubin(source: str, arch: str) -> bytes:
-    """The machine code of a source. Raises: CompileError with the compiler's words.
+    """The machine code of a source. Raises: CompileError with the compiler's message.
 
-    Where registers for several blocks at once are too few it is that for one block.
+    Where registers for several blocks spill, it is compiled for one block.
     """
     cubin, log = compile_once(source, arch)
     roomy = roomier(source, log)
@@ -136,12 +135,12 @@ def compile_cubin(source: str, arch: str) -> bytes:
 
 
 def compile_once(source: str, arch: str) -> tuple[bytes, str]:
-    """The machine code of a source and what the compiler says of it. Raises: CompileError."""
+    """The machine code of a source and the compiler's log. Raises: CompileError."""
     rtc = binding()
     options = [option.encode() for option in options_of(source, arch)]
     status, program = rtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
     if status:
-        raise CompileError(f"NVRTC takes no source: {status!r}")
+        raise CompileError(f"NVRTC creates no program of the source: {status!r}")
     try:
         (status,) = rtc.nvrtcCompileProgram(program, len(options), options)
         if status:
@@ -155,20 +154,20 @@ def compile_once(source: str, arch: str) -> tuple[bytes, str]:
 
 
 def roomier(source: str, log: str) -> str | None:
-    """A source with all registers for each block, where its log says that too few are left."""
+    """The source without its limit of registers, if the log reports spills; else None."""
     if SPILLS.search(log) is None or MANY_AT_ONCE.search(source) is None:
         return None
     return MANY_AT_ONCE.sub(r"\g<1>1)", source)
 
 
 def read(program: Any, size: Any, get: Any) -> bytes:
-    """Something that NVRTC has of a program. Raises: CompileError."""
+    """A result of NVRTC for a program. Raises: CompileError."""
     status, nbytes = size(program)
     content = bytearray(nbytes)
     if not status:
         (status,) = get(program, content)
     if status:
-        raise CompileError(f"NVRTC gives no result: {status!r}")
+        raise CompileError(f"NVRTC returns no result: {status!r}")
     return bytes(content)
 
 
@@ -180,9 +179,9 @@ def log_of(program: Any) -> str:
 
 
 def compile_source(source: str, arch: str) -> bytes:
-    """The cubin of a source behind its header, from the disk cache where it is there.
+    """The cubin of a source with its header, from the disk cache if it is there.
 
-    Of a source that looks where buffers begin it is that for memory that nobody has cut.
+    Of a source with code for unaligned buffers it is the cubin for aligned ones.
 
     Raises: CompileError.
     """
@@ -197,8 +196,8 @@ def compile_source(source: str, arch: str) -> bytes:
     return binary
 
 
-def compile_looking(source: str, arch: str) -> bytes:
-    """The cubin of a source for buffers that begin anywhere. Raises: CompileError."""
+def compile_unaligned(source: str, arch: str) -> bytes:
+    """The cubin of a source for unaligned buffers. Raises: CompileError."""
     digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
     key = f"cuda looking {arch} {version()} {OPTIONS} {digest}"
     cubin = object_cache.get(key)
@@ -209,14 +208,14 @@ def compile_looking(source: str, arch: str) -> bytes:
 
 
 def pack(binary: Binary) -> bytes:
-    """A cubin behind its header, and behind it its tensors and the source."""
+    """Packs a header, a cubin, its tensor maps and the source."""
     lines = "\n".join([tensor.line() for tensor in binary.tensors])
     text = zlib.compress(f"{lines}\0{binary.source}".encode())
     return HEADER.pack(MAGIC, binary.shared, len(text)) + text + binary.cubin
 
 
 def unpack(binary: bytes) -> Binary:
-    """The reverse. Raises: CompileError."""
+    """The reverse of `pack`. Raises: CompileError."""
     if not binary.startswith(MAGIC) or len(binary) <= HEADER.size:
         raise CompileError(f"a binary of CUDA begins with {MAGIC!r}, given {binary[:16]!r}")
     _, shared, length = HEADER.unpack_from(binary)
@@ -230,7 +229,7 @@ def unpack(binary: bytes) -> Binary:
 
 @functools.cache
 def disassembler() -> str | None:
-    """The path of nvdisasm, on PATH or as its package brings it."""
+    """The path of nvdisasm, on PATH or in its package."""
     path = shutil.which("nvdisasm")
     found = importlib.util.find_spec("nvidia") if path is None else None
     for parent in found.submodule_search_locations or () if found is not None else ():
@@ -240,7 +239,7 @@ def disassembler() -> str | None:
 
 
 def disassemble(cubin: bytes) -> str:
-    """The instructions of a cubin (SASS), or what would show them."""
+    """The instructions of a cubin (SASS), or a line on how to get nvdisasm."""
     path = disassembler()
     if path is None:
         return "(nvdisasm shows SASS; pip install nvidia-cuda-nvdisasm brings it)"

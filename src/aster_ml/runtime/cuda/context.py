@@ -1,7 +1,8 @@
-"""One NVIDIA device as its driver shows it: a context, a stream, and what its errors mean.
+"""Owns the context and stream of an NVIDIA device, and translates the driver's errors.
 
-Receives the number of a device; returns what the other modules of CUDA call the driver through.
-Memory, programs and graphs do not belong here. `cuda.bindings` is imported on the first use.
+Receives the number of a device; returns the object through which the other modules of CUDA call
+the driver. Memory, programs and graphs do not belong here. `cuda.bindings` is imported on the first
+use.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from aster_ml.errors import AsterError, DeviceError, InternalError, OutOfMemoryError
 from aster_ml.thread_state import SharedWeakSet
 
-# What no call succeeds after, until the process ends: the driver's number and what has happened.
+# Errors after which every call fails until the process ends: status -> what happened.
 FATAL = {
     3: "the driver is not initialised here: it does not survive a fork (start processes by spawn)",
     4: "the driver is shutting down",
@@ -39,7 +40,7 @@ FATAL = {
     999: "the driver fails without a reason",
 }
 OUT_OF_MEMORY = 2
-# What else has a meaning of its own.
+# Other errors with a message of their own.
 KNOWN = {
     1: "a value is out of bounds",
     34: "the library is one to link programs with and no driver; the folder of stubs has to go "
@@ -74,18 +75,18 @@ def library_name() -> str:
     return "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
 
 
-class Here(threading.local):
+class CurrentDevice(threading.local):
     """The device whose context is current in a thread."""
 
     device: CudaDevice | None = None
 
 
-HERE = Here()
+CURRENT = CurrentDevice()
 DEVICES: SharedWeakSet[CudaDevice] = SharedWeakSet()
 
 
 def forget_devices() -> None:
-    """Says in a child of a fork that devices are the parent's, before it asks the driver."""
+    """Marks devices as lost in a forked child, since contexts belong to the parent."""
     for device in list(DEVICES):
         device.lost = device.lost or FATAL[3]
 
@@ -95,14 +96,14 @@ if hasattr(os, "register_at_fork"):
 
 
 def meaning(status: int) -> str:
-    """A status in words; empty where there are none for it."""
+    """The message of a status; "" where there is none."""
     return FATAL.get(status) or KNOWN.get(status) or ""
 
 
 class CudaDevice:
-    """A device with its context and the stream that all its work is in.
+    """A device with its context and its only stream.
 
-    Once it is lost, `enter` raises, and nothing is asked of the driver any more.
+    Once the device is lost, `enter` raises, and the driver is not called any more.
     """
 
     def __init__(self, name: str, ordinal: int) -> None:
@@ -112,15 +113,15 @@ class CudaDevice:
         self.lost = ""
         self.process = os.getpid()
         self.number = self.check(cu.cuDeviceGet(ordinal), "opening it")
-        # The context that other libraries of this process use, too.
+        # The primary context, which other libraries of this process share.
         self.context = self.check(cu.cuDevicePrimaryCtxRetain(self.number), "opening it")
-        # Others may make another device's context current where there is one.
+        # With several devices, other libraries may change the current context.
         self.alone = self.check(cu.cuDeviceGetCount(), "opening it") == 1
         self.enter()
         flags = cu.CUstream_flags.CU_STREAM_NON_BLOCKING
         self.stream = self.check(cu.cuStreamCreate(flags), "making a stream")
         self.peers: set[int] = set()
-        # What gives memory back that is kept for reuse; the bytes are its result.
+        # Frees memory that is kept for reuse, and returns the number of bytes.
         self.spare: Callable[[], int] = int
         DEVICES.add(self)
 
@@ -128,28 +129,28 @@ class CudaDevice:
         """Makes its context the current one. Raises: DeviceError when it is lost."""
         if self.lost:
             raise DeviceError(f"{self.name} was lost ({self.lost}); a new process can use it again")
-        if HERE.device is not self or not self.alone:
+        if CURRENT.device is not self or not self.alone:
             self.check(self.cu.cuCtxSetCurrent(self.context), "entering its context")
-            HERE.device = self
+            CURRENT.device = self
 
     def may_free(self) -> bool:
-        """Enters the context for giving something back; False where there is nothing to give to."""
+        """Enters the context to free something; False if the device is lost."""
         if self.lost or os.getpid() != self.process:
             return False
         self.cu.cuCtxSetCurrent(self.context)
-        HERE.device = self
+        CURRENT.device = self
         return True
 
     def check(self, result: tuple[Any, ...], doing: str) -> Any:
-        """Returns the driver's result without its status. Raises: what `fault` returns."""
+        """The driver's result without its status. Raises: the error of `fault`."""
         if result[0]:
             raise self.fault(int(result[0]), doing)
         return result[1] if len(result) > 1 else None
 
     def once_more(self, result: tuple[Any, ...], ask: Any, *args: Any) -> tuple[Any, ...]:
-        """A second result of a call where the first says that there is no room; else the first.
+        """The result of a call, repeated after freeing the pool if it ran out of memory.
 
-        why: the driver itself takes memory for modules, stacks and graphs, and the pool may have it
+        why: the driver itself allocates memory for modules, stacks and graphs, which the pool holds
         """
         if int(result[0]) == OUT_OF_MEMORY and self.spare():
             again: tuple[Any, ...] = ask(*args)
@@ -157,7 +158,7 @@ class CudaDevice:
         return result
 
     def fault(self, status: int, doing: str) -> AsterError:
-        """The error of a status, which is noted where it is a final one."""
+        """The error of a status; a fatal one marks the device as lost."""
         text = self.describe(status)
         if status in FATAL:
             self.lost = self.lost or text
@@ -173,7 +174,7 @@ class CudaDevice:
         return DeviceError(f"{self.name}: {doing} failed: {text}")
 
     def describe(self, status: int) -> str:
-        """A status in words, and as the driver names it."""
+        """The message of a status, with the driver's name of it."""
         name = f"error {status}"
         try:
             found = self.cu.cuGetErrorName(self.cu.CUresult(status))
@@ -185,24 +186,24 @@ class CudaDevice:
         return f"{words} ({name})" if words else name
 
     def room(self) -> str:
-        """Free memory of the device, in words."""
+        """Free memory of the device, as text."""
         status, left, total = self.cu.cuMemGetInfo()
         if status:
             return "how much is left is unknown"
         return f"{left >> 20:,} MB of its {total >> 20:,} MB are free"
 
     def attribute(self, name: str) -> int:
-        """A number that the device tells of itself."""
+        """An attribute of the device."""
         which = getattr(self.cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(self.check(self.cu.cuDeviceGetAttribute(which, self.number), f"reading {name}"))
 
     def wait(self) -> None:
-        """Returns when all that is in the stream is done. Raises: DeviceError when it is lost."""
+        """Waits for all work in the stream. Raises: DeviceError when the device is lost."""
         self.enter()
         self.check(self.cu.cuStreamSynchronize(self.stream), "waiting for its work")
 
     def reach(self, other: CudaDevice) -> None:
-        """Lets this device read another's memory by itself, where the two are linked."""
+        """Enables peer access to another device's memory, where the two are linked."""
         if other.ordinal in self.peers:
             return
         self.peers.add(other.ordinal)
@@ -210,7 +211,7 @@ class CudaDevice:
             self.cu.cuDeviceCanAccessPeer(self.number, other.number), "asking for a link"
         )
         if can:
-            # Without it copies go by way of the host, so what fails here only takes longer.
+            # Without peer access copies go through the host, so a failure only costs time.
             self.cu.cuCtxEnablePeerAccess(other.context, 0)
 
 

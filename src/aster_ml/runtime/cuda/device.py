@@ -1,8 +1,8 @@
-"""CUDA: kernels on NVIDIA devices, through the driver and NVRTC.
+"""Opens CUDA devices: kernels on NVIDIA GPUs, by the driver and NVRTC.
 
-Says what is missing, what a device can do, and brings the parts together: the device and its errors
-are in `cuda_device`, memory in `cuda_memory`, stream and launches in `cuda_queue`, recorded
-launches in `cuda_graph`, the compiler in `cuda_compiler`.
+Reports missing parts, makes the Target of a device, and combines the modules of the folder:
+`context` (device and errors), `memory`, `queue` (stream and launches), `graph` (recorded launches)
+and `compiler`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EXTRA = "pip install 'aster-ml[cuda]' brings it"
 
 
 def has_driver() -> bool:
-    """Whether the driver's library is there, which says nothing of devices."""
+    """Whether the driver's library exists, which does not imply a device."""
     try:
         ctypes.CDLL(library_name())
     except OSError:
@@ -71,7 +71,7 @@ def lacks_device() -> str | None:
         status = int(cu.cuInit(0)[0])
         count = cu.cuDeviceGetCount()[1] if not status else 0
     except (ImportError, RuntimeError, ValueError) as error:
-        # A status that is newer than the bindings is no value of theirs.
+        # The bindings raise for a status that is newer than they are.
         return f"cuda-bindings does not load the driver ({first_line(error)}); {EXTRA}"
     if status == 100 or (not status and not count):
         seen = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -88,7 +88,7 @@ def lacks_device() -> str | None:
 
 
 def is_too_old() -> str | None:
-    """Says why the driver is too old for the compiler; within one major version it is not."""
+    """Why the driver is too old for the compiler; None within one major version."""
     number = int(binding().cuDriverGetVersion()[1])
     driver, compiler = (number // 1000, number % 1000 // 10), cuda_compiler.version()
     if driver[0] >= compiler[0]:
@@ -108,7 +108,7 @@ def device_count() -> int:
 
 
 def open_backend(name: str) -> Backend:
-    """The backend of "CUDA" or "CUDA:1". Raises: DeviceError where there are not so many."""
+    """The backend of "CUDA" or "CUDA:1". Raises: DeviceError where there is no such device."""
     number, count = int(name.partition(":")[2] or 0), device_count()
     if number >= count:
         there = f"CUDA to CUDA:{count - 1}" if count > 1 else "only CUDA" if count else "none"
@@ -122,9 +122,9 @@ def number_of(arch: str) -> int:
 
 
 def probe(device: CudaDevice) -> Target:
-    """Makes the Target of a device: from its own answers, and from what cards like it have.
+    """Makes the Target of a device from its attributes and the table of architectures.
 
-    Raises: DeviceError for one that the compiler makes no code for.
+    Raises: DeviceError for an architecture that the compiler does not support.
     """
     major = device.attribute("COMPUTE_CAPABILITY_MAJOR")
     minor = device.attribute("COMPUTE_CAPABILITY_MINOR")
@@ -151,28 +151,28 @@ def probe(device: CudaDevice) -> Target:
         max_group=device.attribute("MAX_THREADS_PER_BLOCK"),
         local_bytes=device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         units=device.attribute("MULTIPROCESSOR_COUNT"),
-        # What one architecture alone has, later ones may lack.
+        # Features of one architecture may be missing in later ones.
         features=alike.features if alike.arch == arch else alike.features - {"wgmma"},
         tensor_cores=alike.tensor_cores - (frozenset() if alike.arch == arch else GROUP_CORES),
     )  # fmt: skip
 
 
 def tested_as(target: Target) -> str:
-    """By which a self-test is kept: the device, its driver and the compiler."""
+    """The key of a self-test's result: the device, its driver and the compiler."""
     known = replace(target, device="CUDA", features=target.features - {UNTRIED})
     driver = int(binding().cuDriverGetVersion()[1])
     return f"{known.key} driver={driver} nvrtc={'.'.join(map(str, cuda_compiler.version()))}"
 
 
 def marked(target: Target) -> Target:
-    """The target, with a mark where boxes of tensors have not been seen to work on the device."""
+    """The target, with a mark if no self-test has shown that TMA works on the device."""
     if "wgmma" not in target.features or verdicts.BOXES in verdicts.passed_parts(tested_as(target)):
         return target
     return replace(target, features=target.features | {UNTRIED})
 
 
 class CudaBackend(Backend):
-    """One NVIDIA device with a stream of its own in the context that its process shares."""
+    """One NVIDIA device with a stream of its own in the primary context."""
 
     compiles_beside = True
     keeps_binaries = True
@@ -195,7 +195,7 @@ class CudaBackend(Backend):
 
     @property
     def compile_threads(self) -> int:
-        """NVRTC takes a processor for each kernel."""
+        """The number of processors, since NVRTC compiles a kernel on one."""
         return os.cpu_count() or 1
 
     def compile(self, source: str) -> bytes:
@@ -208,7 +208,7 @@ class CudaBackend(Backend):
         arch = self.probed.arch
 
         def looking() -> bytes:
-            return cuda_compiler.compile_looking(found.source, arch)
+            return cuda_compiler.compile_unaligned(found.source, arch)
 
         looks = looking if found.source else None
         return CudaProgram(name, self.device, found.cubin, found.shared, looks, found.tensors)
@@ -219,5 +219,5 @@ class CudaBackend(Backend):
         return CudaGraph(self.allocator, calls)
 
     def disassemble(self, source: str) -> str:
-        """The device's instructions (SASS), where nvdisasm is there."""
+        """The device's instructions (SASS), if nvdisasm is installed."""
         return cuda_compiler.disassemble(cuda_compiler.unpack(self.compile(source)).cubin)

@@ -1,12 +1,10 @@
-"""Recorded launches of an NVIDIA device as one CUDA graph.
+"""Replays recorded launches of an NVIDIA device as one CUDA graph.
 
-Receives calls; returns what replays them with one call of the driver. A kernel that is given other
-memory or values of variables from time to time reads them from a table in the device's memory, so
-an exchange costs one small copy for all of them and the graph stays as it is. What changes a node
-is another number of blocks, memory of which the first byte lies elsewhere within 16, and other
-memory of a tensor whose boxes a kernel copies: the driver's form of it is an argument, which holds
-the address. The calls stand in a line, each after the one before: whatever memory they are given,
-they do what they would do one by one.
+Receives calls; returns a graph that replays them with one call of the driver. A kernel whose memory
+or variables change reads them from a table in device memory, so all changes together cost one small
+copy, and the graph stays. A node is updated for another number of blocks, another alignment within
+16 bytes, and for other memory of a tensor map (TMA), which is an argument with the address. The
+nodes are a chain, so the graph is equivalent to sequential launches for any memory.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from aster_ml.runtime.cuda.memory import CudaAllocator, CudaHandle
 
 
 class Node:
-    """A launch of the graph: its row of the table are `width` numbers from `row` on."""
+    """A launch of the graph; its row of the table has `width` numbers from `row` on."""
 
     def __init__(self, call: Call, row: int) -> None:
         if not isinstance(call.launch, Grid):
@@ -46,7 +44,7 @@ class CudaGraph(Graph):
         self.allocator = allocator
         self.device = allocator.cuda
         self.lock = threading.Lock()
-        # Memory that stays as it was recorded must live as long.
+        # Keeps recorded memory alive.
         self.calls = list(calls)
         self.nodes: list[Node] = []
         values: list[int] = []
@@ -55,7 +53,7 @@ class CudaGraph(Graph):
             values += [*[h.address for h in call.handles], *call.vars]
         self.table = (ctypes.c_int64 * len(values))(*values)
         self.device_table: CudaHandle | None = None
-        # Whether the device's table is not as that of the host.
+        # Whether the device's table differs from that of the host.
         self.is_changed = False
         self.build()
 
@@ -69,7 +67,7 @@ class CudaGraph(Graph):
             self.device.cu.cuGraphDestroy(self.graph)
 
     def build(self) -> None:
-        """Makes the graph of the driver."""
+        """Builds the driver's graph."""
         device = self.device
         cu = device.cu
         device.enter()
@@ -91,9 +89,9 @@ class CudaGraph(Graph):
             self.enable(node)
 
     def parameters(self, node: Node) -> tuple[Any, Any]:
-        """A launch as the driver takes it, and what has to live until it has."""
+        """The driver's parameters of a launch, and objects that it needs alive until the call."""
         params = self.device.cu.CUDA_KERNEL_NODE_PARAMS()
-        # A launch of nothing is none; its node is switched off.
+        # The node of an empty launch is disabled.
         x, y, z = [max(n, 1) for n in first_of(node.launch.blocks)]
         params.func = node.function = self.function_of(node)
         params.gridDimX, params.gridDimY, params.gridDimZ = x, y, z
@@ -114,11 +112,11 @@ class CudaGraph(Graph):
         return params, (table, pointers, forms)
 
     def function_of(self, node: Node) -> Any:
-        """The driver's function of a launch, for where its buffers begin now."""
+        """The driver's function of a launch, for the alignment of its buffers."""
         return node.program.function_at(self.table[node.row : node.row + node.handles])
 
     def update(self, node: Node) -> None:
-        """Gives the node of a launch its parameters of now."""
+        """Updates the node of a launch to its present parameters."""
         device = self.device
         device.enter()
         params, _alive = self.parameters(node)
@@ -127,7 +125,7 @@ class CudaGraph(Graph):
             raise node.program.failure(int(result[0]), *node.launch)
 
     def enable(self, node: Node) -> None:
-        """Switches the node of a launch of nothing off, and on again."""
+        """Disables the node of an empty launch, and enables it again."""
         wanted = 0 not in node.launch.blocks
         if wanted is not node.is_enabled:
             cu = self.device.cu
@@ -136,7 +134,7 @@ class CudaGraph(Graph):
             node.is_enabled = wanted
 
     def exchange(self, call: int, place: int, value: int) -> None:
-        """Puts another value in the table; from the first time on the kernel reads it there."""
+        """Changes a value in the table, which the kernel reads from the first change on."""
         node = self.nodes[call]
         with self.lock:
             if self.table[node.row + place] == value:
@@ -154,15 +152,15 @@ class CudaGraph(Graph):
                 self.update(node)
 
     def set_handle(self, call: int, slot: int, handle: CudaHandle) -> None:
-        """Gives a call other memory."""
+        """Changes the memory of a call's argument."""
         self.exchange(call, slot, handle.address)
 
     def set_var(self, call: int, slot: int, value: int) -> None:
-        """Gives a call another value of its variable number `slot`."""
+        """Changes the value of a call's variable number `slot`."""
         self.exchange(call, len(self.calls[call].handles) + slot, value)
 
     def set_launch(self, call: int, launch: Launch) -> None:
-        """Gives a call other sizes."""
+        """Changes the launch sizes of a call."""
         node = self.nodes[call]
         if not isinstance(launch, Grid):
             raise InternalError(f"{node.program.name}: CUDA has blocks, given {launch}")
@@ -174,7 +172,7 @@ class CudaGraph(Graph):
             self.enable(node)
 
     def run(self) -> None:
-        """Puts all launches in the stream. Raises: DeviceError when the device is lost."""
+        """Enqueues all launches. Raises: DeviceError when the device is lost."""
         device = self.device
         device.enter()
         with self.lock:
@@ -191,5 +189,5 @@ class CudaGraph(Graph):
             raise device.fault(int(result[0]), f"a graph of {len(self.nodes)} kernels")
 
     def entry(self) -> Callable[[], object]:
-        """`run`: it is two calls of the driver at most."""
+        """`run`, which is at most two calls of the driver."""
         return self.run

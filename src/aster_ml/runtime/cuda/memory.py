@@ -1,8 +1,8 @@
-"""Memory of NVIDIA devices: pooled blocks, and copies by way of pinned memory of the host.
+"""Allocates memory of NVIDIA devices from a pool, and copies through pinned host memory.
 
-Receives sizes and bytes of the host; returns handles with an `address` of the device. All that
-happens to memory is in one stream, so a block may be handed out again while kernels still read it:
-what its next owner does with it comes after them. Copies between devices are those of the queue.
+Receives sizes and bytes of the host; returns handles with an `address` of the device. All accesses
+are in one stream, so a block may be reused while kernels still read it: accesses of its next owner
+come after them. The queue copies between devices.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aster_ml.errors import OutOfMemoryError
 from aster_ml.runtime.cuda.context import OUT_OF_MEMORY, CudaDevice
 from aster_ml.runtime.host_memory import as_bytes
 
-# What is copied at a time, and how many such pieces are on the way at once.
+# Bytes of a pinned piece, and the number of pieces in flight.
 PIECE_NBYTES, PIECES = 4 << 20, 4
 
 
@@ -38,7 +38,7 @@ class CudaHandle:
 
 
 class Piece:
-    """Pinned memory of the host, and an event behind the last copy from or to it."""
+    """Pinned memory of the host, and an event after the last copy from or to it."""
 
     def __init__(self, device: CudaDevice) -> None:
         cu = device.cu
@@ -61,13 +61,13 @@ class Piece:
             self.is_used = False
 
     def mark(self) -> None:
-        """Puts the event behind a copy that was put in the stream just now."""
+        """Records the event after a copy that was just enqueued."""
         device = self.device
         device.check(device.cu.cuEventRecord(self.event, device.stream), "a copy")
         self.is_used = True
 
     def free(self) -> None:
-        """Gives the memory back, once the last copy is done."""
+        """Frees the memory, once the last copy is done."""
         if self.is_used:
             self.device.cu.cuEventSynchronize(self.event)
         self.device.cu.cuMemFreeHost(self.address)
@@ -75,7 +75,7 @@ class Piece:
 
 
 class Staging:
-    """Copies between host and device through a ring of pinned pieces, which it takes as needed."""
+    """Copies between host and device through a ring of pinned pieces, allocated on demand."""
 
     def __init__(self, device: CudaDevice) -> None:
         self.device = device
@@ -88,14 +88,14 @@ class Staging:
             self.free()
 
     def free(self) -> None:
-        """Gives all pieces back; the next copy takes new ones."""
+        """Frees all pieces; the next copy allocates new ones."""
         pieces, self.pieces = self.pieces, []
         if pieces and self.device.may_free():
             for piece in pieces:
                 piece.free()
 
     def next_piece(self) -> Piece:
-        """The piece whose turn it is; its last copy may be on the way."""
+        """The next piece of the ring; its last copy may be in flight."""
         self.turn = (self.turn + 1) % PIECES
         if len(self.pieces) <= self.turn:
             self.pieces.append(Piece(self.device))
@@ -103,7 +103,7 @@ class Staging:
         return self.pieces[self.turn]
 
     def copyin(self, address: int, source: int, nbytes: int) -> None:
-        """Host to device, after all that is in the stream; the host's side may change then."""
+        """Host to device, after all work in the stream; the source may change on return."""
         device = self.device
         device.enter()
         with self.lock:
@@ -119,7 +119,7 @@ class Staging:
                 piece.mark()
 
     def copyout(self, target: int, address: int, nbytes: int) -> None:
-        """Device to host, after all that is in the stream; the bytes are there when it returns."""
+        """Device to host, after all work in the stream; the bytes are there on return."""
         device = self.device
         device.enter()
         with self.lock:
@@ -141,7 +141,7 @@ class Staging:
 
 
 def land(target: int, piece: Piece, start: int, count: int) -> None:
-    """Takes what was copied to a piece to its place."""
+    """Copies a pinned piece to the target."""
     piece.wait()
     ctypes.memmove(target + start, piece.address, count)
 
@@ -154,7 +154,7 @@ class CudaAllocator(PooledAllocator):
         super().__init__(device.name, total * 3 // 4)
         self.cuda = device
         self.staging = Staging(device)
-        # The device lives as long as what was loaded on it, and the pool does not have to.
+        # Loaded programs keep the device alive, which must not keep the pool alive.
         pool = weakref.ref(self)
         device.spare = lambda: 0 if (found := pool()) is None else found.free_cache()
 
@@ -169,7 +169,7 @@ class CudaAllocator(PooledAllocator):
         return CudaHandle(int(address), nbytes, device)
 
     def free_block(self, handle: CudaHandle, nbytes: int) -> None:
-        """Gives memory back to the driver, which waits for what still uses it."""
+        """Frees memory by the driver, which waits for work that uses it."""
         if self.cuda.may_free():
             self.cuda.cu.cuMemFree(handle.address)
 
@@ -187,5 +187,5 @@ class CudaAllocator(PooledAllocator):
 
 
 def overlap(a: Any, b: Any, nbytes: int) -> bool:
-    """Whether so many bytes from two handles on have one in common."""
+    """Whether `nbytes` bytes of two handles overlap."""
     return bool(abs(a.address - b.address) < nbytes)

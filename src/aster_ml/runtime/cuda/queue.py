@@ -1,7 +1,7 @@
 """Enqueues work of an NVIDIA device: its stream, events in it, copies and launches of kernels.
 
-Receives handles, values of variables and sizes; puts them in the stream and returns at once. Graphs
-of launches are in `cuda_graph`.
+Receives handles, values of variables and sizes; enqueues work in the stream and returns at once.
+Graphs of launches are in `cuda/graph`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from aster_ml.runtime.cuda.memory import CudaHandle, overlap
 from aster_ml.runtime.cuda.tensor_maps import Tensors
 from aster_ml.target.tensor_maps import TensorMap
 
-# Statuses of a launch that has more than the device, or the kernel, takes.
+# Statuses of a launch that exceeds limits of the device, or of the kernel.
 TOO_MUCH = (1, 701)
-# That of one whose blocks make no clusters.
+# Status of a launch whose blocks make no clusters.
 NO_CLUSTERS = 912
-# What a load or a store of neighbours moves at a time, where its place is a multiple of that.
+# Bytes of a vector load or store, which must be aligned.
 WIDE_NBYTES = 16
-# Shared memory that a block has without asking.
+# Shared memory of a block without opt-in.
 PLAIN_SHARED_NBYTES = 48 << 10
 
 
 class CudaEvent(Event):
-    """A place in the stream of a device."""
+    """An event in the stream of a device."""
 
     def __init__(self, device: CudaDevice) -> None:
         self.device = device
@@ -64,11 +64,11 @@ class CudaQueue(Queue):
         self.device = device
 
     def signal(self) -> CudaEvent:
-        """An event behind all that was put in."""
+        """An event after all enqueued work."""
         return CudaEvent(self.device)
 
     def wait(self, event: Event) -> None:
-        """The device waits by itself for events of its kind."""
+        """Lets the stream wait for an event of CUDA; the host waits for others."""
         if not isinstance(event, CudaEvent):
             event.wait()
             return
@@ -92,7 +92,7 @@ class CudaQueue(Queue):
             target.address, device.context, source.address, other.context, nbytes, device.stream
         )
         device.check(made, f"a copy from {other.name}")
-        # The memory may have another use there as soon as this is past.
+        # The other device may reuse the memory once the copy is done.
         behind = CudaEvent(device)
         other.enter()
         other.check(cu.cuStreamWaitEvent(other.stream, behind.event, 0), "waiting for a copy")
@@ -104,9 +104,9 @@ class CudaQueue(Queue):
 
 
 class Arguments:
-    """Arguments of a kernel as the driver takes them: 64-bit values, and where each stands.
+    """Arguments of a kernel for the driver: 64-bit values, and pointers to each.
 
-    Behind them is room for places of tensors.
+    Pointers to tensor maps follow.
     """
 
     def __init__(self, count: int, tensors: int = 0) -> None:
@@ -120,10 +120,9 @@ class CudaProgram(Program):
     """A kernel of a loaded module.
 
     Its parameters are an address for each buffer, its variables as 64-bit integers, and the address
-    of a table of just these in the device's memory, which it reads where that is not 0 (see
-    `cuda_graph`); then the `tensors` whose boxes it copies. `shared` are bytes that it takes at
-    launch. With `looking` the binary is right for buffers that begin at multiples of 16 bytes, and
-    that gives one for others.
+    of a table of the same values in device memory, which it reads if that is not 0 (see
+    `cuda/graph`); then the tensor maps of `tensors`. `shared` is its dynamic shared memory. With
+    `looking` the binary is for buffers aligned to 16 bytes, and `looking` compiles one for others.
     """
 
     def __init__(
@@ -159,14 +158,14 @@ class CudaProgram(Program):
             self.device.cu.cuModuleUnload(self.module)
 
     def refused(self, status: int) -> AsterError:
-        """Why the driver does not load it."""
+        """The error for a kernel that the driver does not load."""
         fault = self.device.fault(status, f"loading kernel {self.name}")
         if self.device.lost:
             return fault
         return CompileError(f"{fault} ({len(self.name)} letters of name, {self.nbytes} bytes)")
 
     def function_at(self, addresses: Iterable[int]) -> Any:
-        """The driver's function for buffers that begin at these addresses.
+        """The driver's function for buffers at these addresses.
 
         Raises: CompileError; DeviceError.
         """
@@ -182,7 +181,7 @@ class CudaProgram(Program):
         return self.other.function
 
     def attribute(self, name: str) -> int:
-        """A number that the driver tells of the kernel."""
+        """An attribute of the kernel."""
         cu = self.device.cu
         which = getattr(cu.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
         result = cu.cuFuncGetAttribute(which, self.function)
@@ -190,12 +189,12 @@ class CudaProgram(Program):
 
     @functools.cached_property
     def spilled(self) -> int:  # type: ignore[override]
-        """Bytes of a work-item that lie in memory in place of registers."""
+        """Bytes of registers that each work-item spills to memory."""
         self.device.enter()
         return self.attribute("LOCAL_SIZE_BYTES")
 
     def ask_for_shared(self) -> None:
-        """Lets a block have more shared memory than it has without asking. Raises: DeviceError."""
+        """Opts in to more shared memory for a block than the default. Raises: DeviceError."""
         device = self.device
         most = device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         fixed = self.attribute("SHARED_SIZE_BYTES")
@@ -213,7 +212,7 @@ class CudaProgram(Program):
     def __call__(
         self, handles: tuple[Any, ...], vars: tuple[int, ...] = (), launch: Launch = ONCE
     ) -> None:
-        """Puts a launch in the stream.
+        """Enqueues a launch.
 
         Raises: InternalError for one that is none on work-groups; DeviceError.
         """
@@ -247,7 +246,7 @@ class CudaProgram(Program):
             raise self.failure(int(result[0]), blocks, items)
 
     def failure(self, status: int, blocks: tuple[int, ...], items: tuple[int, ...]) -> AsterError:
-        """Why the driver does not take a launch."""
+        """The error for a launch that the driver refuses."""
         doing = f"kernel {self.name} with {blocks} blocks of {items} threads"
         if status == NO_CLUSTERS:
             cluster = self.attribute("REQUIRED_CLUSTER_WIDTH")

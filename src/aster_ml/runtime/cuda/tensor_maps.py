@@ -1,8 +1,8 @@
-"""Tensors whose boxes kernels copy (TMA), in the driver's form: arguments of launches.
+"""Encodes tensor maps (TMA) as arguments of launches.
 
-Receives the maps of a kernel and addresses; returns memory that a launch reads them from. A form
-holds an address, so an exchange of memory makes another one; those of the addresses that a kernel
-was last given are kept.
+Receives the tensor maps of a kernel and addresses; returns their encodings in the driver's form. An
+encoding contains an address, so other memory needs another one; encodings of the latest addresses
+are cached.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from aster_ml.dtype import to_dtype
 from aster_ml.runtime.cuda.context import CudaDevice
 from aster_ml.target.tensor_maps import TensorMap
 
-# The driver's names of dtypes.
+# dtype -> the driver's name.
 KINDS = {
     "float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT32",
-    # As which numbers of 8 bits are copied.
+    # All 8-bit dtypes are copied as uint8.
     "uint8": "UINT8",
 }  # fmt: skip
-# Bytes of a form, of it with what kernels read behind it, and what both begin at a multiple of.
+# Bytes of an encoding, of an encoding with the numbers after it, and the alignment of both.
 FORM_NBYTES, NBYTES, ALIGNMENT = 128, 192, 64
-# So many forms of a kernel are kept.
+# Number of cached encodings of a kernel.
 KEPT = 64
 
-# The version of the driver's interface that has the function, and what it takes.
+# The first version of the driver with the function, and its signature.
 SINCE = 12000
 PROTOTYPE = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p,
@@ -37,21 +37,21 @@ Form = ctypes.Array[ctypes.c_char]
 
 
 class Tensors:
-    """The tensors of one kernel."""
+    """The tensor maps of one kernel."""
 
     def __init__(self, device: CudaDevice, maps: Sequence[TensorMap]) -> None:
         self.device = device
         self.maps = maps
-        # The arguments that some of them lie in.
+        # The slots of their memory.
         self.slots = frozenset([tensor.slot for tensor in maps])
         self.known: dict[tuple[int, int], Form] = {}
 
     def forms(self, addresses: Sequence[int]) -> list[Form]:
-        """An argument for each. Raises: DeviceError where the driver takes none."""
+        """An argument for each map. Raises: DeviceError where the driver refuses one."""
         return [self.form(i, addresses[tensor.slot]) for i, tensor in enumerate(self.maps)]
 
     def form(self, number: int, address: int) -> Form:
-        """The argument of one of them, for memory at an address."""
+        """The argument of one map, for memory at an address."""
         found = self.known.get((number, address))
         if found is None:
             if len(self.known) >= KEPT:
@@ -60,7 +60,7 @@ class Tensors:
         return found
 
     def encode(self, tensor: TensorMap, address: int) -> Form:
-        """A new argument."""
+        """Encodes a new argument."""
         cu, itemsize = self.device.cu, to_dtype(tensor.dtype).itemsize
         start, before = tensor.at(address, itemsize)
         kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{KINDS[tensor.dtype]}")
@@ -87,7 +87,7 @@ class Tensors:
 def encoder(device: CudaDevice) -> Any:
     """The driver's function. Raises: DeviceError where it has none.
 
-    why: the bindings give it memory that does not begin at a multiple of 64 bytes, as it has to
+    why: the bindings pass memory that is not aligned to 64 bytes
     """
     symbol = b"cuTensorMapEncodeTiled"
     found = device.cu.cuGetProcAddress(symbol, SINCE, 0)

@@ -1,9 +1,9 @@
-"""Runs a linear program on Python numbers: the living definition of what a kernel means.
+"""Interprets a linear program on Python numbers, as the reference semantics of kernels.
 
-Receives a `Linear` and arrays over memory; reads and writes the memory. It follows the reading
-rules of `uop/linear.py` one by one and takes the meaning of each op from `uop/evaluate.py`. Every
-access is checked against the bounds of its buffer. Nothing here is fast, and nothing is shared with
-the renderers, so that each can be wrong alone.
+Receives a `Linear` and arrays over memory; reads and writes the memory. It follows the rules of
+`uop/linear.py` and evaluates ops by `uop/evaluate.py`. Every access is checked against the bounds
+of its buffer. Clarity comes before speed, and no code is shared with the renderers, so that each is
+an independent test of the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aster_ml.runtime.interpreter.stages import (
     compile_shared_product,
     compile_tma_load,
     compile_wait,
-    hold_sums,
+    keep_sums,
     poison_of,
     sums_of,
 )
@@ -66,7 +66,7 @@ from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops, ReduceArg
 LOOPS = frozenset({AxisType.LOOP, AxisType.REDUCE, AxisType.THREAD})
 BLOCKS = frozenset({AxisType.GLOBAL})
 ITEMS = frozenset({AxisType.LOCAL, AxisType.GROUP})
-# A stop that is no barrier: the work-item looks again.
+# A stop that is no barrier: the work-item polls its condition again.
 LOOKING = -1
 
 
@@ -92,7 +92,7 @@ class LoopEnd:
 
 
 class Barrier:
-    """BARRIER: the other work-items get here first."""
+    """BARRIER: waits for the other work-items."""
 
 
 class Role:
@@ -111,13 +111,13 @@ def fold_op(u: UOp) -> Ops:
 
 
 class Interpreter(Compiling):
-    """A linear program made ready to run."""
+    """A linear program compiled to Python functions."""
 
     def __init__(self, linear: Linear) -> None:
         super().__init__(linear)
-        # Functions, and the objects that steer between them.
+        # Functions, and control-flow objects.
         self.steps: list[Any] = []
-        # Arithmetic on variables alone, such as sizes: some of it is needed before the rest.
+        # Arithmetic on variables only, such as sizes, which is needed first.
         self.size_steps: dict[UOp, Step] = {}
         self.scratch: list[UOp] = []
         # Ranges that are numbers of blocks, and of work-items in a block, in order.
@@ -147,7 +147,7 @@ class Interpreter(Compiling):
                     f"{self.linear.name}: buffer {p.arg.slot} has {len(array)} "
                     f"elements, the kernel wants {p.arg.size}"
                 )
-        # Memory is often longer than the buffer; what is past its end is still out of bounds.
+        # Memory may be longer than the buffer; elements beyond its end are out of bounds.
         arrays = [a[: p.arg.size] for p, a in zip(self.linear.params, arrays, strict=True)]
         values = list(self.start_values)
         for v, value in zip(self.linear.variables, variables, strict=True):
@@ -171,7 +171,7 @@ class Interpreter(Compiling):
             for items in runs:
                 check_all_done(self.linear.name, items)
             for block in blocks:
-                write_boxes(self.linear.name, block)
+                write_tma_stores(self.linear.name, block)
 
     def items_of(
         self, place: tuple[int, ...], inner: list[int], values: Values, arrays: Sequence[Any],
@@ -183,7 +183,7 @@ class Interpreter(Compiling):
         block.memory = shared_scratch([u for u in self.scratch if not u.arg.private])
         items: list[Item] = []
         if self.has_roles:
-            # One for all that have a role of their own: they do the same.
+            # A single work-item represents all extra ones, which do the same.
             numbers.append(tuple(inner))
         for item in numbers:
             mine = list(values)
@@ -199,17 +199,16 @@ class Interpreter(Compiling):
         return items
 
     def run_blocks(self, runs: list[tuple[Item, Generator[int]]]) -> None:
-        """All work-items of the blocks of a cluster, or of the only block, from barrier to barrier.
+        """Runs all work-items of a cluster, or of the only block, from barrier to barrier.
 
-        Raises: InternalError where some wait at another barrier than the others, or at none, or
-        for what nobody does.
+        Raises: InternalError for work-items at different barriers, and for a deadlock.
         """
         stops: dict[Item, int | None] = {}
         waiting, blocks = runs, runs[0][0].block.cluster
         while waiting:
             for block in blocks:
                 block.moved = False
-            # Now the first one runs first, now the last: nobody may rely on either.
+            # The order alternates, so that no program can rely on it.
             waiting = waiting[::-1]
             stops |= {item: next(run, None) for item, run in waiting}
             looking = [(item, run) for item, run in waiting if stops[item] == LOOKING]
@@ -222,15 +221,15 @@ class Interpreter(Compiling):
             if looking and not met:
                 raise InternalError(
                     f"{self.linear.name}: {len(looking)} of {len(runs)} work-items of a block "
-                    "wait for what nobody does"
+                    "wait forever (deadlock)"
                 )
 
     def met(
         self, runs: list[tuple[Item, Generator[int]]], stops: dict[Item, int | None]
     ) -> list[tuple[Item, Generator[int]]]:
-        """Those that go on from a barrier, where all have met that do not end before it.
+        """The work-items that continue after a barrier which all that have not ended have reached.
 
-        Raises: InternalError where they have not.
+        Raises: InternalError where some have not reached it.
         """
         found = []
         for block in runs[0][0].block.cluster:
@@ -250,7 +249,7 @@ class Interpreter(Compiling):
         return found
 
     def run_item(self, item: Item) -> Generator[int]:
-        """One work-item; stops at each barrier, and says at which."""
+        """Runs a work-item; yields the index of each barrier."""
         place, steps, values = 0, self.steps, item.values
         while place < len(steps):
             step = steps[place]
@@ -281,7 +280,7 @@ class Interpreter(Compiling):
                 item.block.board[item.number] = step.show(item)
                 yield place
                 step.take(item)
-                # Nobody shows anything else before all have taken this.
+                # A barrier: no work-item writes its next value before all have read this one.
                 yield place
                 place += 1
             else:
@@ -289,7 +288,7 @@ class Interpreter(Compiling):
                 place += 1
 
     def size_now(self, r: UOp, values: Values) -> int:
-        """The size of a range that no loop runs; variables have their values by then."""
+        """The size of a range without a loop, from values of variables."""
         size = r.src[0]
         if size.op is Ops.CONST:
             return int(size.arg)
@@ -338,7 +337,7 @@ class Interpreter(Compiling):
             raise InternalError(f"{self.linear.name}: {u!r} has no place at the linear stage")
 
     def open_range(self, u: UOp, open_loops: list[int]) -> None:
-        """A loop begins, or a number of a block or work-item joins the values."""
+        """Opens a loop, or adds a block or work-item number."""
         kind = u.arg.kind
         if kind in BLOCKS or kind in ITEMS:
             self.add(u, [None])
@@ -351,7 +350,7 @@ class Interpreter(Compiling):
             raise InternalError(f"{self.linear.name}: {u!r} has no place at the linear stage")
 
     def open_role(self, is_more: bool) -> None:
-        """Begins the code of other work-items than those before."""
+        """Starts the code of another role."""
         role = Role(is_more)
         for step in self.steps:
             if step.__class__ is Role and not step.end:
@@ -360,7 +359,7 @@ class Interpreter(Compiling):
         self.has_roles = True
 
     def close_loop(self, open_loops: list[int]) -> None:
-        """The innermost loop ends."""
+        """Closes the innermost loop."""
         start = open_loops.pop()
         self.steps[start].end = len(self.steps)
         self.steps.append(LoopEnd(start))
@@ -390,7 +389,7 @@ class Interpreter(Compiling):
         return step
 
     def compile_load(self, u: UOp) -> Step:
-        """LOAD: zero where the gate fails, without a look at the memory."""
+        """LOAD: zero where the gate fails, without accessing memory."""
         number = self.add(u, [])
         lanes = self.lanes[u]
         locate = self.compile_place(u.src[0], lanes)
@@ -432,7 +431,7 @@ class Interpreter(Compiling):
             for i, row, gate_row in zip(elements, rows, gate_rows, strict=True):
                 if gate < 0 or item.values[gate][gate_row]:
                     if later:
-                        # Nobody may read it, and nobody does without its being seen.
+                        # Poison, so that a read before the WAIT is noticed.
                         write_element(array, where, i, poison)
                         write = functools.partial(write_element, array, where, i, values[row])
                         item.groups[-1].append(write)
@@ -466,7 +465,7 @@ class Interpreter(Compiling):
             for r, row in zip(reg_rows, rows, strict=True):
                 sums[r] = evaluate(op, dtype, (sums[r], values[row]), (dtype, dtype))
             if comes_later:
-                hold_sums(item, number, sums, value)
+                keep_sums(item, number, sums, value)
             else:
                 item.values[number] = sums
 

@@ -1,10 +1,10 @@
-"""Copies that come later, and products of what they bring: stages of local memory.
+"""Interprets asynchronous copies and MMAs: stages of local memory, commits and waits.
 
-Receives nodes of a linear program and returns the steps of the interpreter for them. Everything
-happens as late as the program lets it: what a copy will write is poison until it is waited for, an
-accumulator is NaN until its product is. Whoever looks earlier, or changes what a product reads, has
-other numbers than it should. A tile is rows of 128 bytes; the order of their pieces is between the
-hardware that copies and the one that multiplies, and is left out here.
+Receives nodes of a linear program and returns the steps of the interpreter for them. Asynchronous
+operations happen as late as the program allows: the target of a copy is poison until its WAIT, an
+accumulator is NaN until its MMA_WAIT. A program that reads earlier, or overwrites an operand, gets
+wrong numbers. A tile has rows of 128 bytes; the swizzle concerns only the hardware and is not
+modelled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from aster_ml.target.tensor_cores import TENSOR_CORES
 from aster_ml.target.tensor_maps import ROW_NBYTES
 from aster_ml.uop.node import UOp
 
-# Rows that an operand begins at a multiple of.
+# Alignment of an operand in rows.
 ROWS = 8
 
 
@@ -43,10 +43,10 @@ class Stage:
     __slots__ = ("begun", "groups", "released")
 
     def __init__(self, blocks: int) -> None:
-        # How many groups each block of the cluster has begun.
+        # Number of groups that each block of the cluster has started.
         self.begun = [0] * blocks
         self.released = 0
-        # The copies under way, of each group.
+        # Copies in flight, of each group.
         self.groups: list[list[Step]] = []
 
 
@@ -59,12 +59,12 @@ def stage_of(block: Block, number: int) -> Stage:
 
 
 def poison_of(dtype: DType) -> Any:
-    """Value that stands where nobody may read."""
+    """The value of memory that must not be read yet."""
     return float("nan") if dtype.kind == "float" else dtypes.max(dtype)
 
 
 def wait_for_groups(left: int, item: Item) -> None:
-    """Does all copies but those of the last groups, which are as many as may be `left`."""
+    """Does all copies except those of the last `left` groups."""
     done = max(len(item.groups) - 1 - left, 0)
     for group in item.groups[:done]:
         for write in group:
@@ -79,15 +79,15 @@ def one_of(program: Compiling, source: UOp) -> Callable[[Item], Any]:
 
 
 def gate_of(program: Compiling, sources: tuple[UOp, ...]) -> Callable[[Item], bool]:
-    """Compiles a gate: a function that says whether the one source holds, if there is one."""
+    """Compiles an optional gate: a function that returns whether it holds."""
     return one_of(program, *sources) if sources else lambda item: True
 
 
 # copies of boxes
 
 
-def begins_copies(item: Item) -> bool:
-    """Whether it is the work-item of its block that begins what a block begins."""
+def issues_copies(item: Item) -> bool:
+    """Whether a work-item is the one that starts copies of its block."""
     return item.is_more or item.number == 0
 
 
@@ -99,12 +99,12 @@ def compile_tma_load(program: Compiling, u: UOp) -> Step:
     gate = gate_of(program, u.src[2 + count :])
     slot, dtype = program.linear.params.index(u.src[1]), u.src[1].dtype
     local = strip_after(strip_after(u.src[0]).src[0])
-    # What lies in a box, neighbours first, as places in each dimension.
+    # Coordinates of the elements of a box, contiguous dimension first.
     steps = np.indices(arg.box[::-1]).reshape(count, -1)[::-1]
     where = f"{program.linear.name}: TMA_LOAD of buffer {slot}"
 
     def step(item: Item) -> None:
-        if not begins_copies(item) or not gate(item):
+        if not issues_copies(item) or not gate(item):
             return
         to, elements = locate(item)
         first = elements[0]
@@ -140,13 +140,13 @@ def compile_tma_load(program: Compiling, u: UOp) -> Step:
 
 
 def compile_commit(program: Compiling, u: UOp) -> Step:
-    """COMMIT: of stores that come later, or of the boxes of a stage."""
+    """COMMIT of asynchronous stores, or of the TMA loads of a stage."""
     if not u.src:
         return lambda item: item.groups.append([])
     number, gate = one_of(program, u.src[0]), gate_of(program, u.src[1:])
 
     def step(item: Item) -> None:
-        if begins_copies(item) and gate(item):
+        if issues_copies(item) and gate(item):
             for other in item.block.cluster:
                 stage = stage_of(other, number(item))
                 stage.groups.append([begin() for rank, begin in item.boxes if rank == other.rank])
@@ -159,7 +159,7 @@ def compile_commit(program: Compiling, u: UOp) -> Step:
 
 
 def compile_wait(program: Compiling, u: UOp) -> Step | Until:
-    """WAIT: for stores that come later, or for the boxes of a stage."""
+    """WAIT for asynchronous stores, or for the TMA loads of a stage."""
     if not u.src:
         return functools.partial(wait_for_groups, u.arg)
     number, turn = one_of(program, u.src[0]), one_of(program, u.src[1])
@@ -180,7 +180,7 @@ def compile_wait(program: Compiling, u: UOp) -> Step | Until:
 
 
 def compile_acquire(program: Compiling, u: UOp) -> Until:
-    """ACQUIRE: all work-items, of all blocks of a cluster, have released the stage so often."""
+    """ACQUIRE: waits until all work-items of the cluster have released the stage so often."""
     number, turn = one_of(program, u.src[0]), one_of(program, u.src[1])
 
     def ready(item: Item) -> bool:
@@ -192,7 +192,7 @@ def compile_acquire(program: Compiling, u: UOp) -> Until:
 
 
 def compile_release(program: Compiling, u: UOp) -> Step:
-    """RELEASE: one work-item more reads no more of the stage, as all blocks of a cluster hear."""
+    """RELEASE: counts a work-item that has released the stage, in all blocks of the cluster."""
     number, gate = one_of(program, u.src[0]), gate_of(program, u.src[1:])
 
     def step(item: Item) -> None:
@@ -206,10 +206,10 @@ def compile_release(program: Compiling, u: UOp) -> Step:
 
 
 def elements_of(rows: int, depth: int, itemsize: int, is_major: bool) -> Any:
-    """Where the elements of an operand [rows, depth] lie, from its first one on.
+    """Offsets of the elements of an operand [rows, depth] from its first.
 
-    Neighbours are along the depth, or along the rows, where each `row` of them have all places of
-    128 bytes of the depth before the next.
+    Contiguous along the depth (`is_major`), or along the rows, in blocks of 128 bytes of rows with
+    the whole depth each.
     """
     row = ROW_NBYTES // itemsize
     i, k = np.indices((rows, depth))
@@ -217,7 +217,7 @@ def elements_of(rows: int, depth: int, itemsize: int, is_major: bool) -> Any:
 
 
 def compile_shared_product(program: Compiling, u: UOp) -> Step:
-    """MMA: what a work-item has of the product of two operands that lie in local memory."""
+    """MMA: a work-item's part of the product of two operands in local memory."""
     core = TENSOR_CORES[u.arg.core]
     number, lanes = program.add(u, []), program.lanes[u]
     own = u.src[2:]
@@ -232,7 +232,7 @@ def compile_shared_product(program: Compiling, u: UOp) -> Step:
 
     @functools.cache
     def results_of(lane: int) -> list[tuple[int, int, int]]:
-        """The product, row and column of each number that a work-item of a warp has."""
+        """The product, row and column of each result of a work-item of a warp."""
         at = [(group, core.place("c", lane, register)) for group, register in results]
         return [(group, place["m"], place["n"]) for group, place in at]
 
@@ -272,7 +272,7 @@ def hold_sums(item: Item, number: int, sums: list[Any], product: int) -> None:
 
 
 def sums_of(item: Item, number: int) -> list[Any]:
-    """Lists the values of an accumulator in the order in which the next product adds to it."""
+    """Lists the values to which the next product adds: pending sums, or the accumulator."""
     return list(item.held.get(number) or item.values[number])
 
 
@@ -294,7 +294,7 @@ def compile_mma_wait(program: Compiling, u: UOp) -> Step:
 
 
 def check_all_done(name: str, items: list[Item]) -> None:
-    """Raises: InternalError where a block ends before what it began."""
+    """Raises: InternalError for a block that ends before its copies and products are waited for."""
     for item in items:
         if item.held:
             raise InternalError(f"{name}: a product that no MMA_WAIT waits for")

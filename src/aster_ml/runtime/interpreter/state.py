@@ -1,7 +1,7 @@
-"""The state of the interpreter: what work-items know, and how nodes and places are numbered.
+"""Holds the interpreter's state: work-items, numbered nodes, and places in memory.
 
-Receives the parts of a linear program one by one; what the ops do is in `interpreter` and in the
-modules beside it. Every access to memory goes through here, and is checked.
+Receives the nodes of a linear program one by one; `run` and the modules beside it interpret the
+ops. Every access to memory is made and checked here.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ class Block:
 
     def __init__(self, items: int) -> None:
         self.items = items
-        # The blocks that copy for one another, in order, and its place among them.
+        # The blocks of the cluster, in order, and the rank of this one.
         self.cluster: list[Block] = [self]
         self.rank = 0
-        # The memory that its work-items share.
+        # Local memory.
         self.memory: dict[UOp, Any] = {}
-        # What work-items show one another, by number.
+        # Values that work-items of a warp exchange, by number of the work-item.
         self.board: dict[int, Any] = {}
-        # What copies and work-items did to each stage of local memory.
+        # The history of each stage of local memory.
         self.stages: dict[int, Any] = {}
-        # Boxes that are stored, of which some are read; who has stored without a FENCE behind it,
-        # and who has a FENCE but no BARRIER behind that.
+        # TMA stores, some of them read; work-items with stores before a FENCE, and with a FENCE
+        # before a BARRIER.
         self.boxes: list[Any] = []
         self.unfenced: set[int] = set()
         self.fenced: set[int] = set()
-        # Whether one that waited has gone on.
+        # Whether a waiting work-item has continued.
         self.moved = False
 
 
@@ -63,18 +63,18 @@ class Item:
     def __init__(
         self, values: Values, arrays: Sequence[Any], scratch: dict[UOp, Any], part: tuple[int, int]
     ) -> None:
-        # Its number in the block; whether it is one that has a role of its own.
+        # Its number in the block; whether it is an extra one (WARP_ROLE).
         self.number = 0
         self.is_more = False
         self.block = Block(1)
-        # Boxes that no COMMIT has begun, each with the block it comes to; products under way, and
-        # sums that wait for them.
+        # TMA loads before a COMMIT, each with its target block; products in flight, and pending
+        # sums.
         self.boxes: list[tuple[int, Callable[[], Step]]] = []
         self.products: list[Any] = []
         self.held: dict[int, list[Any]] = {}
-        # What products have read, by the number of their node.
+        # Number of a product's node -> the operands it has read.
         self.reads: dict[int, list[Any]] = {}
-        # Copies under way, by group; those of the last have no COMMIT yet.
+        # Copies in flight, by group; the last group has no COMMIT yet.
         self.groups: list[list[Callable[[], None]]] = [[]]
         self.values = values
         self.arrays = arrays
@@ -83,20 +83,20 @@ class Item:
 
 
 class Together(NamedTuple):
-    """Request of a warp instruction: each work-item shows a value, then takes from all of them."""
+    """A warp instruction: each work-item publishes a value, then reads values of the others."""
 
     show: Callable[[Item], Any]
     take: Callable[[Item], None]
 
 
 class Until(NamedTuple):
-    """Request to wait: the work-item looks again until its condition holds."""
+    """A wait: the work-item polls until its condition holds."""
 
     ready: Callable[[Item], bool]
 
 
 def lanes_of(u: UOp) -> tuple[UOp, ...]:
-    """The lanes of a value; its instances are numbered by them, the last one fastest."""
+    """The lanes of a value, which number its instances, the last lane fastest."""
     if u.op is Ops.DEFINE_REG:
         return u.src[1:]
     return tuple(sorted([r for r in u.ranges if r.arg.kind.is_lane], key=lambda r: r.arg.id))
@@ -129,7 +129,7 @@ def strip_after(u: UOp) -> UOp:
 
 
 def is_shared_place(index: UOp) -> bool:
-    """Whether an INDEX is one of memory that a block shares."""
+    """Whether an INDEX refers to local memory that a block shares."""
     memory = strip_after(strip_after(index).src[0])
     return memory.op is Ops.DEFINE_LOCAL and not memory.arg.private
 
@@ -143,7 +143,7 @@ def read_element(array: Any, dtype: DType, where: str, i: int) -> Any:
 
 
 def read_word(array: Any, dtype: DType, where: str, i: int) -> int:
-    """Neighbours from element `i` on as one word of 32 bits, the first in the lowest ones."""
+    """Consecutive elements from `i` on as a 32-bit word, the first in the lowest bits."""
     storage = {1: dtypes.uint8, 2: dtypes.uint16}[dtype.itemsize]
     word = 0
     for k in range(4 // dtype.itemsize):
@@ -165,14 +165,14 @@ def evaluate_offset(u: UOp, position: dict[UOp, int]) -> int:
 
 
 def new_scratch(u: UOp) -> Any:
-    """Scratch memory; what nobody wrote is NaN, or a number that stands out."""
+    """Scratch memory, filled with NaN or a conspicuous number."""
     array = np.empty(u.arg.size, dtype=to_numpy_dtype(u.dtype))
     array.view(np.uint8).fill(0xFF if u.dtype.kind == "float" else 0xA5)
     return array
 
 
 def shared_scratch(arrays: Sequence[UOp]) -> dict[UOp, Any]:
-    """The memory of a block; arrays that lie over others are the same bytes."""
+    """The local memory of a block; arrays that are `over` others alias them."""
     by_id = {u.arg.id: u for u in arrays}
     found = {}
     for u in arrays:
@@ -191,7 +191,7 @@ def shared_scratch(arrays: Sequence[UOp]) -> dict[UOp, Any]:
 
 
 class Compiling:
-    """A linear program whose nodes get numbers, for the values that work-items have of them."""
+    """Numbers the nodes of a linear program; work-items store values by number."""
 
     def __init__(self, linear: Linear) -> None:
         self.linear = linear
@@ -200,14 +200,14 @@ class Compiling:
         self.start_values: Values = []
 
     def add(self, u: UOp, values: list[Any]) -> int:
-        """A number for a node, and its values as they are at the start."""
+        """Numbers a node, with its initial values."""
         number = self.numbers[u] = len(self.start_values)
         self.start_values.append(values)
         self.lanes[u] = lanes_of(u)
         return number
 
     def number(self, u: UOp) -> int:
-        """The number of a source. Constants and lanes are not listed and get theirs here."""
+        """The number of a source. Constants and lanes, which are not listed, are numbered here."""
         u = strip_after(u)
         found = self.numbers.get(u)
         if found is not None:
@@ -216,7 +216,7 @@ class Compiling:
             return self.add(u, [u.arg])
         if u.op is Ops.RANGE and u.arg.kind.is_lane:
             return self.add(u, list(range(u.src[0].arg)))
-        raise InternalError(f"{self.linear.name}: {u!r} is used before it stands in the list")
+        raise InternalError(f"{self.linear.name}: {u!r} is used before it is listed")
 
     def reader(self, lanes: tuple[UOp, ...], source: UOp) -> tuple[int, list[int]]:
         """The number of a source, and which of its instances each instance over `lanes` reads."""

@@ -1,8 +1,8 @@
-"""Boxes that are stored: copies of local memory to tensors that come as late as they may.
+"""Interprets TMA stores: copies from local memory that happen as late as they may.
 
-Receives nodes of a linear program and returns the steps of the interpreter for them. A box is read
-from local memory when it is waited for, and written when its block ends. What was not fenced, or
-has changed since the box was begun, is poison.
+Receives nodes of a linear program and returns the steps of the interpreter for them. A TMA store
+reads local memory at its TMA_STORE_WAIT, and writes the tensor when its block ends. Elements that
+were not fenced, or have changed since the TMA store was started, are poison.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aster_ml.uop.node import UOp
 
 
 class Stored(NamedTuple):
-    """A box that is on its way: what it was when it began, where it lies, and where it goes."""
+    """A TMA store in flight: the elements at its start, its source and its target."""
 
     was: Any
     local: Any
@@ -31,7 +31,7 @@ class Stored(NamedTuple):
 
 
 def is_first(item: Item) -> bool:
-    """Whether it is the work-item of its block that stores boxes."""
+    """Whether a work-item is the one that starts TMA stores of its block."""
     return item.number == 0 and not item.is_more
 
 
@@ -75,7 +75,7 @@ def compile_tma_store(program: Compiling, u: UOp) -> Step:
 
 
 def compile_fence(program: Compiling, u: UOp) -> Step:
-    """FENCE: boxes see what this work-item has stored."""
+    """FENCE: makes stores of this work-item visible to TMA stores."""
 
     def step(item: Item) -> None:
         item.block.unfenced.discard(item.number)
@@ -99,8 +99,8 @@ def compile_tma_store_wait(program: Compiling, u: UOp) -> Step:
     return step
 
 
-def write_boxes(name: str, block: Block) -> None:
-    """A block has ended. Raises: InternalError where it did not wait for what it stores."""
+def write_tma_stores(name: str, block: Block) -> None:
+    """Writes TMA stores of an ended block. Raises: InternalError for one without a wait."""
     for stored, read in block.boxes:
         if read is None:
             raise InternalError(f"{name}: a box is stored that no TMA_STORE_WAIT waits for")

@@ -40,7 +40,7 @@ def compile_shuffle(program: Compiling, u: UOp) -> Together:
 
 
 def compile_matrices(program: Compiling, u: UOp) -> Together:
-    """LDMATRIX: elements of rows that eight work-items name for each matrix."""
+    """LDMATRIX: elements of rows that eight work-items address for each matrix."""
     number, lanes = program.add(u, []), program.lanes[u]
     words, own = u.src[1 : 1 + u.arg.word], u.src[1:]
     outer = tuple([r for r in lanes if r not in own])
@@ -65,7 +65,7 @@ def compile_matrices(program: Compiling, u: UOp) -> Together:
 
 
 def compile_stored_matrices(program: Compiling, u: UOp) -> Together:
-    """STMATRIX: elements go to rows that eight work-items name for each matrix."""
+    """STMATRIX: elements go to rows that eight work-items address for each matrix."""
     lanes = tuple(sorted({*lanes_of(u), *u.src[2:]}, key=lambda r: r.arg.id))
     words, matrices = u.src[2 : 2 + u.arg.word], u.src[2 + u.arg.word :]
     outer = tuple([r for r in lanes if r not in u.src[2:]])
@@ -90,7 +90,7 @@ def compile_stored_matrices(program: Compiling, u: UOp) -> Together:
 
 
 def compile_product(program: Compiling, u: UOp) -> Together:
-    """MMA: each element of the result is a sum over what two rows of work-items have."""
+    """MMA: each element of the result is a sum over elements of two rows of work-items."""
     core = TENSOR_CORES[u.arg.core]
     number, lanes = program.add(u, []), program.lanes[u]
     count = 2 + u.arg.a
@@ -109,7 +109,7 @@ def compile_product(program: Compiling, u: UOp) -> Together:
     kind, given = to_dtype(core.dtype), u.src[0].dtype
 
     def meant(x: Any) -> Any:
-        # Where there is no such dtype, these are its bits.
+        # An operand of another dtype has the bits of the core's dtype.
         return x if given is kind else bitcast_value(x, given, kind)
 
     (a, a_rows, a_count, a_at), (b, b_rows, b_count, b_at) = operands

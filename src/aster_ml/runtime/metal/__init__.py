@@ -1,1 +1,1 @@
-"""Devices of Metal: memory, queues and recorded launches, by messages to Apple's libraries."""
+"""Runs Metal devices: memory, queues and recorded launches, by messages to Apple's libraries."""

@@ -1,6 +1,6 @@
-"""The messages of Apple's Metal that are sent here, by the names of their meaning.
+"""Names the messages that are sent to Apple's Metal objects.
 
-One table: what a message is called, what it returns and takes. Sent by `api().NAME(receiver, ...)`.
+A table maps names to selectors, results and arguments. `api().NAME(receiver, ...)` sends a message.
 """
 
 from __future__ import annotations

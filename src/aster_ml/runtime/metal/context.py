@@ -1,8 +1,7 @@
-"""One Metal device: the object, its queue of commands, and what becomes of errors.
+"""Owns a Metal device and its command queue, and translates errors.
 
-Launches are written into one command buffer after the other; each starts when it is full, or when
-somebody waits. Within one, every launch begins after the one before it. Memory and programs do not
-belong here.
+Launches are encoded into a command buffer, which is committed when it is full, or when its results
+are waited for. Launches of a command buffer run in order. Memory and programs do not belong here.
 """
 
 from __future__ import annotations
@@ -15,18 +14,19 @@ from aster_ml.runtime.metal import objc
 from aster_ml.runtime.metal.api import api
 from aster_ml.runtime.metal.objc import POINTER, Object, Size
 
-# So many launches start together where nobody waits before, and so many buffers may be on the way.
-BATCH, MOST_COMMAND_BUFFERS = 32, 1024
+# Launches in a command buffer, and command buffers in flight.
+BATCH, MAX_COMMAND_BUFFERS = 32, 1024
 # MTLCommandBufferStatus of a failure, and MTLCommandBufferError of devices that are gone.
 FAILED, GONE = 5, (4, 11)
-# What other codes of MTLCommandBufferError mean to who reads them.
+# Other codes of MTLCommandBufferError -> message.
 MEANINGS = {
     2: "a kernel ran longer than the system lets it; smaller ones would do",
     3: "a kernel touched memory that is not its own",
     8: "there is no room for what the kernels use; smaller batches would help",
     12: "a kernel has more on its stack than there is room for",
 }
-# MTLGPUFamily: of M1 and A14 on warps are 32 threads and multiply matrices; and of M3 and A17 on.
+# MTLGPUFamily: M1 and A14 or later, with warps of 32 threads and matrix products; M3 and A17 or
+# later.
 APPLE7, APPLE9 = 1007, 1009
 
 
@@ -46,7 +46,7 @@ def sizes_of(sizes: tuple[Any, ...]) -> Size:
 
 
 class Commands:
-    """A command buffer: open while launches are written into it, then on the way, then done."""
+    """A command buffer: open for encoding, then committed, then completed."""
 
     def __init__(self, device: MetalDevice) -> None:
         self.device = device
@@ -55,7 +55,7 @@ class Commands:
             raise DeviceError(f"{device.name} gives no command buffer; a new process may get one")
         self.encoder: int | None = None
         self.count = 0
-        # What has to live until it is done.
+        # Objects that must stay alive until it is completed.
         self.kept: list[Any] = []
 
     def compute(self) -> int:
@@ -66,14 +66,14 @@ class Commands:
         return self.encoder
 
     def end_encoding(self) -> None:
-        """Closes the encoder, where one is open."""
+        """Closes the encoder, if one is open."""
         if self.encoder is not None:
             api().end_encoding(self.encoder)
             objc.message("release", None)(self.encoder)
             self.encoder = None
 
     def wait(self) -> None:
-        """Returns when the device is done with it. Raises: DeviceError when that failed."""
+        """Waits until it is completed. Raises: DeviceError when it failed."""
         api().wait(self.buffer.address)
         self.kept = []
         if api().status(self.buffer.address) == FAILED:
@@ -84,29 +84,29 @@ class Commands:
 
 
 class MetalDevice:
-    """A device with the queue that all its work is in."""
+    """A device with its only command queue."""
 
     def __init__(self, name: str, device: Object) -> None:
         self.name = name
         self.device = device
         self.lost = ""
         self.lock = threading.RLock()
-        self.queue = Object(api().new_queue(device.address, MOST_COMMAND_BUFFERS))
+        self.queue = Object(api().new_queue(device.address, MAX_COMMAND_BUFFERS))
         if not self.queue:
             raise DeviceError(f"{name} gives no command queue")
         self.open: Commands | None = None
-        # Whether it hangs at pipelines that only commands of an indirect buffer name, as the first
-        # two generations do.
+        # Whether pipelines of indirect commands must be set in the encoder too, or the device hangs
+        # (the first two generations).
         self.names_pipelines = not self.is_of(APPLE9)
-        # What was started, oldest first; a failure of any of them is told once.
+        # Committed command buffers, oldest first; each failure is reported once.
         self.on_the_way: list[Commands] = []
 
     def is_of(self, family: int) -> bool:
-        """Whether it can do what an MTLGPUFamily can."""
+        """Whether the device supports an MTLGPUFamily."""
         return bool(api().supports_family(self.device.address, family))
 
     def fault(self, text: str, code: int) -> DeviceError:
-        """The error of commands that failed; noted where the device is gone."""
+        """The error of failed commands; a lost device is marked."""
         if code in GONE:
             self.lost = text
         meaning = f" ({MEANINGS[code]})" if code in MEANINGS else ""
@@ -116,9 +116,9 @@ class MetalDevice:
         )
 
     def commands(self) -> Commands:
-        """The command buffer that is open; call it with the lock held.
+        """The open command buffer; called with the lock held.
 
-        Raises: DeviceError when the device is gone.
+        Raises: DeviceError when the device is lost.
         """
         if self.lost:
             raise DeviceError(f"{self.name} was lost ({self.lost}); a new process can use it again")
@@ -127,26 +127,26 @@ class MetalDevice:
         return self.open
 
     def written(self, commands: Commands) -> None:
-        """Counts a launch; starts them where there are enough."""
+        """Counts an encoded launch; commits a full command buffer."""
         commands.count += 1
         if commands.count >= BATCH:
             self.flush()
 
     def flush(self) -> Commands | None:
-        """Starts what was written; returns the last that was started, unless that is done."""
+        """Commits encoded launches; returns the last command buffer in flight, if there is one."""
         with self.lock:
             commands, self.open = self.open, None
             if commands is not None:
                 commands.end_encoding()
                 api().commit(commands.buffer.address)
                 self.on_the_way.append(commands)
-                # Those that are done are not held until somebody waits for the last.
+                # Completed command buffers are released before the last is waited for.
                 if len(self.on_the_way) > BATCH:
                     self.on_the_way.pop(0).wait()
             return self.on_the_way[-1] if self.on_the_way else None
 
     def finish(self) -> None:
-        """Returns when everything is done. Raises: DeviceError for what failed since the last."""
+        """Waits for all work. Raises: DeviceError for a failure since the last call."""
         with objc.pool(), self.lock:
             self.flush()
             on_the_way, self.on_the_way = self.on_the_way, []

@@ -1,8 +1,8 @@
-"""METAL: kernels on Apple's graphics processors, by messages to the system's own libraries.
+"""Opens METAL: kernels on Apple GPUs, by messages to the system's own libraries.
 
-Says what is missing, what the device can do, and brings the parts together: messages are in
-`metal_objc` and `metal_api`, the device in `metal_device`, then `metal_memory`, `metal_queue` and
-`metal_graph`. Nobody has run it on hardware yet: tests run it on libraries of their own.
+Reports missing parts, makes the Target of the device, and combines the modules of the folder:
+`objc` and `api` (messages), `context` (device), `memory`, `queue` and `graph`. Nobody has run it on
+hardware yet: tests emulate Apple's libraries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aster_ml.target import Target
 from aster_ml.target.metal import metal_target
 
 DOC = "Apple's graphics processors"
-# From this version of the system on there is bfloat16.
+# The first version of macOS with bfloat16.
 BFLOAT_SYSTEM = 14
 
 
@@ -61,7 +61,7 @@ def one_word(text: str) -> str:
 def probe(device: MetalDevice, name: str) -> Target:
     """Makes the Target of a device.
 
-    why: warps of AMD's and Intel's processors have other sizes, and multiply no matrices
+    why: GPUs of AMD and Intel have other warp sizes, and no matrix products
     """
     system = int(platform.mac_ver()[0].partition(".")[0] or 0)
     target = metal_target(arch=f"{one_word(name)}-macos{system}")
@@ -96,7 +96,7 @@ class MetalBackend(Backend):
         return self.probed
 
     def compile(self, source: str) -> bytes:
-        """The source is its own binary: the system keeps what it becomes. Raises: CompileError."""
+        """The source, checked by the compiler; the system caches binaries. Raises: CompileError."""
         self.library(source.encode())
         return source.encode()
 
@@ -128,7 +128,7 @@ class MetalBackend(Backend):
         return program
 
     def make_graph(self, calls: Sequence[Call]) -> Graph | None:
-        """The launches as one indirect command buffer, where the device takes them as such."""
+        """The launches as one indirect command buffer, if the device supports that."""
         if not self.has_graphs or not can_record(calls):
             return None
         assert isinstance(self.allocator, MetalAllocator)

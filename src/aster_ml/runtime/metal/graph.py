@@ -1,9 +1,9 @@
-"""Recorded launches of a Metal device as one indirect command buffer.
+"""Replays recorded launches of a Metal device as one indirect command buffer.
 
-Receives calls; returns what replays them with one command. Variables are numbers in a buffer of
-their own, since such a command takes buffers alone. Each launch has a barrier before it, so that
-the order is that of the calls. A change of memory or sizes changes one command, once what is on the
-way is done, because the device reads commands while they run.
+Receives calls; returns a graph that replays them with one command. Variables are in a buffer of
+their own, since indirect commands take buffers only. A barrier before each launch keeps the order
+of the calls. A change of memory or sizes changes one command, after the last replay is done,
+because the device reads commands while they run.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from aster_ml.target.metal import MOST_BUFFERS
 
 # MTLIndirectCommandTypeConcurrentDispatch, and MTLResourceUsageRead with Write.
 CONCURRENT_DISPATCH, READ_AND_WRITE = 32, 3
-# Every variable begins where any device takes an argument of constant memory.
+# Offset between variables: the alignment of constant buffers on any device.
 VARIABLE_NBYTES = 256
-# So many commands an indirect command buffer has room for.
-MOST_COMMANDS = 16384
+# Largest number of commands in an indirect command buffer.
+MAX_COMMANDS = 16384
 
 
 def can_record(calls: Sequence[Call]) -> bool:
-    """Whether Metal takes the calls as commands: not those of nothing, nor of many arguments."""
-    return len(calls) <= MOST_COMMANDS and all(
+    """Whether Metal can record the calls: there are some, with few enough arguments."""
+    return len(calls) <= MAX_COMMANDS and all(
         isinstance(call.launch, Grid)
         and 0 not in call.launch.blocks
         and len(call.handles) + len(call.vars) <= MOST_BUFFERS
@@ -65,7 +65,7 @@ class MetalGraph(Graph):
         self.last: Commands | None = None
 
     def make(self, count: int) -> None:
-        """The indirect command buffer. Raises: DeviceError where the device gives none."""
+        """Creates the indirect command buffer. Raises: DeviceError where the device has none."""
         send = api()
         with objc.pool():
             descriptor = objc.make("MTLIndirectCommandBufferDescriptor")
@@ -80,11 +80,11 @@ class MetalGraph(Graph):
             raise DeviceError(f"{self.device.name} gives no indirect command buffer")
 
     def place(self, number: int) -> ctypes.c_int64:
-        """A variable in the buffer of variables."""
+        """The word of a variable in the buffer of variables."""
         return ctypes.c_int64.from_address(self.variables.address + number * VARIABLE_NBYTES)
 
     def write(self, number: int) -> None:
-        """A call as a command; a launch of nothing is none."""
+        """Encodes a call as a command; an empty launch is no command."""
         send, handles, launch = api(), self.handles[number], self.launches[number]
         with objc.pool():
             command = send.command(self.commands.address, number)
@@ -102,7 +102,7 @@ class MetalGraph(Graph):
             send.set_sizes(command, sizes_of(launch.blocks), sizes_of(launch.items))
             send.set_barrier(command)
 
-    def settle(self) -> None:
+    def finish_replay(self) -> None:
         """Waits for the last replay, which reads the commands and variables."""
         if self.last is not None:
             last, self.last = self.last, None
@@ -112,8 +112,8 @@ class MetalGraph(Graph):
                 last.wait()
 
     def set_handle(self, call: int, slot: int, handle: MetalHandle) -> None:
-        """Gives a call other memory."""
-        self.settle()
+        """Changes the memory of a call's argument."""
+        self.finish_replay()
         self.handles[call][slot] = handle
         self.__dict__.pop("resources", None)
         if 0 in self.launches[call].blocks:
@@ -123,35 +123,34 @@ class MetalGraph(Graph):
             api().set_kernel_buffer(command, handle.buffer.address, handle.offset, slot)
 
     def set_var(self, call: int, slot: int, value: int) -> None:
-        """Gives a call another value of its variable number `slot`."""
+        """Changes the value of a call's variable number `slot`."""
         place = self.place(self.first_variable[call] + slot)
         if place.value != value:
-            self.settle()
+            self.finish_replay()
             place.value = value
 
     def set_launch(self, call: int, launch: Launch) -> None:
-        """Gives a call other sizes."""
+        """Changes the launch sizes of a call."""
         if launch == self.launches[call]:
             return
         self.programs[call].check(launch, len(self.handles[call]))
-        self.settle()
+        self.finish_replay()
         self.launches[call] = launch
         self.write(call)
 
     @functools.cached_property
     def resources(self) -> Any:
-        """All memory that the commands name: the device is told, since it does not look."""
+        """All buffers of the commands, which must be declared to the encoder."""
         buffers = {h.buffer.address: None for handles in self.handles for h in handles}
         named = [*buffers, self.variables.buffer.address]
         return (POINTER * len(named))(*named)
 
     def run(self) -> None:
-        """Writes the commands. Raises: DeviceError when the device is gone."""
+        """Encodes a replay. Raises: DeviceError when the device is lost."""
         send, device = api(), self.device
         with objc.pool(), device.lock:
             commands = device.commands()
-            # In an encoder of its own it waits for what uses the same memory before, and is waited
-            # for, since the encoder names that memory.
+            # An encoder of its own synchronizes with other users of the declared memory.
             commands.end_encoding()
             encoder = commands.compute()
             resources = self.resources

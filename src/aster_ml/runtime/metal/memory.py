@@ -1,7 +1,7 @@
-"""Memory of Metal devices, which the host sees too: pooled buffers of shared storage.
+"""Allocates Metal memory that the host sees too: pooled buffers of shared storage.
 
-Receives sizes and bytes; returns handles, a buffer and a place in it. A copy from or to the host
-waits for all launches before it, and is then one of the host's own.
+Receives sizes and bytes; returns handles: a buffer and an offset. A copy from or to the host waits
+for all earlier launches, and is then done by the host.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class MetalHandle:
 
 
 class MetalAllocator(PooledAllocator):
-    """Pooled buffers of one device; the pool keeps at most half of what it should use in all."""
+    """Pooled buffers of one device; the pool keeps at most half of the recommended working set."""
 
     def __init__(self, device: MetalDevice) -> None:
         super().__init__(device.name, api().working_set(device.device.address) // 2)
         self.metal = device
         self.largest = int(api().largest(device.device.address))
-        # All buffers in use or in the pool: one that only garbage knew would be released before the
-        # pool has it back.
+        # All buffers in use or in the pool: the garbage collector must not release a buffer before
+        # the pool has it back.
         self.live: set[Object] = set()
 
     def alloc_block(self, nbytes: int) -> MetalHandle:
@@ -57,7 +57,7 @@ class MetalAllocator(PooledAllocator):
         return MetalHandle(self.metal, buffer, address, 0, nbytes)
 
     def free_block(self, handle: MetalHandle, nbytes: int) -> None:
-        """The buffer goes with the last reference; commands under way keep it until then."""
+        """Releases the buffer with the last reference; commands in flight keep it alive."""
         self.live.discard(handle.buffer)
 
     def copyin(self, handle: MetalHandle, source: memoryview) -> None:

@@ -1,7 +1,7 @@
-"""Objective-C by ctypes: messages to objects of Apple's frameworks, without a package.
+"""Sends Objective-C messages by ctypes, without a package.
 
-Receives names of classes and of messages with their values; returns objects and numbers. What the
-messages are about does not belong here. `PATHS` are the libraries, which a test may name others of.
+Receives names of classes and of messages with their arguments; returns objects and numbers. `PATHS`
+are the libraries, which a test may replace.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 FRAMEWORKS = "/System/Library/Frameworks"
-# Without CoreGraphics a program of the command line finds no device.
+# A command-line program finds no device without CoreGraphics.
 PATHS = {
     "objc": "/usr/lib/libobjc.dylib",
     "Foundation": f"{FRAMEWORKS}/Foundation.framework/Foundation",
@@ -44,34 +44,34 @@ def library(name: str) -> ctypes.CDLL:
 
 @functools.cache
 def function(where: str, name: str, result: Any, *kinds: Any) -> Any:
-    """A function of a library as Python calls it."""
+    """A function of a library with its types."""
     return ctypes.CFUNCTYPE(result, *kinds)((name, library(where)))
 
 
 @functools.cache
 def selector(name: str) -> int:
-    """The number of a message's name."""
+    """The selector of a message."""
     found: int = function("objc", "sel_registerName", POINTER, ctypes.c_char_p)(name.encode())
     return found
 
 
 @functools.cache
 def message(name: str, result: Any, *kinds: Any) -> Any:
-    """A message of this name as a function of the receiver and the values."""
+    """A message as a function of the receiver and the arguments."""
     call = function("objc", "objc_msgSend", result, POINTER, POINTER, *kinds)
     number = selector(name)
     return lambda receiver, *values: call(receiver, number, *values)
 
 
 def forget() -> None:
-    """Finds libraries and messages anew, after `PATHS` has changed."""
+    """Clears caches of libraries and messages, after a change of `PATHS`."""
     for cached in (library, function, selector, message):
         cached.cache_clear()
     for listener in FORGETTING:
         listener()
 
 
-# Who keeps messages, and is told of that.
+# Functions that clear further caches of messages.
 FORGETTING: list[Callable[[], None]] = []
 
 
@@ -85,7 +85,7 @@ def class_named(name: str) -> int:
 
 @contextmanager
 def pool() -> Iterator[None]:
-    """Objects that nobody owns, and that were made inside, go at its end."""
+    """An autorelease pool for the block."""
     mark = function("objc", "objc_autoreleasePoolPush", POINTER)()
     try:
         yield
@@ -109,7 +109,7 @@ def error_text(error: int | None) -> str:
 
 
 def string(text: str) -> int:
-    """An NSString, which nobody owns."""
+    """An autoreleased NSString."""
     make = message("stringWithUTF8String:", POINTER, ctypes.c_char_p)
     found: int = make(class_named("NSString"), text.encode())
     return found
@@ -121,7 +121,7 @@ def make(name: str) -> Object:
 
 
 class Object:
-    """An object that is owned here: it is released with the last reference."""
+    """An owned object, released with the last reference."""
 
     __slots__ = ("address", "release")
 

@@ -1,7 +1,7 @@
-"""Programs, events and copies of Metal devices.
+"""Enqueues programs, events and copies of Metal devices.
 
-Receives handles, values of variables and sizes; writes launches into the device's command buffers.
-Recorded launches are in `metal_graph`.
+Receives handles, values of variables and sizes; encodes launches into the device's command buffers.
+Recorded launches are in `metal/graph`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from aster_ml.runtime.metal.memory import MetalHandle
 from aster_ml.runtime.metal.objc import POINTER, Object
 from aster_ml.target.metal import MOST_BUFFERS
 
-# Places and sizes of a copy are multiples of so many bytes (MTLBlitCommandEncoder, on macOS).
+# Alignment of offsets and sizes of a copy (MTLBlitCommandEncoder, on macOS).
 COPIED = 4
 
 
 class MetalEvent(Event):
-    """The end of the commands that were written before it."""
+    """The end of the commands that were encoded before it."""
 
     def __init__(self, device: MetalDevice) -> None:
         self.device = device
@@ -37,7 +37,7 @@ class MetalEvent(Event):
                 self.commands.wait()
 
     def seconds_since(self, earlier: MetalEvent) -> float:
-        """By the device's clock, without what it waited between command buffers."""
+        """By the device's clock, without the time between command buffers."""
         self.wait()
         earlier.wait()
         after, before = self.commands, earlier.commands
@@ -57,13 +57,13 @@ class MetalQueue(Queue):
         self.device = device
 
     def signal(self) -> MetalEvent:
-        """An event behind all that was put in, which starts with it."""
+        """An event after all enqueued work, which it commits."""
         return MetalEvent(self.device)
 
     def copy(self, target: MetalHandle, source: MetalHandle, nbytes: int) -> bool:
-        """Between two buffers; False within one, where parts may overlap, and for odd bytes.
+        """Copies between two buffers; False within one, where parts may overlap, and if unaligned.
 
-        So it is for memory of another queue, which might give it to others before the copy is done.
+        False too for memory of another queue, which might reuse it before the copy is done.
         """
         if target.buffer is source.buffer or source.device is not self.device:
             return False
@@ -144,7 +144,7 @@ class MetalProgram(Program):
     def __call__(
         self, handles: tuple[Any, ...], vars: tuple[int, ...] = (), launch: Launch = ONCE
     ) -> None:
-        """Writes a launch. Raises: InternalError; DeviceError."""
+        """Encodes a launch. Raises: InternalError; DeviceError."""
         self.check(launch, len(handles) + len(vars))
         assert isinstance(launch, Grid)
         if 0 in launch.blocks:
@@ -160,5 +160,5 @@ class MetalProgram(Program):
                 number = ctypes.c_int64(value)
                 send.set_bytes(encoder, ctypes.addressof(number), 8, i)
             send.dispatch(encoder, sizes_of(launch.blocks), sizes_of(launch.items))
-            # A command buffer keeps the buffers that it names, as it keeps pipelines.
+            # A command buffer keeps its buffers and pipelines alive.
             device.written(commands)

@@ -1,1 +1,1 @@
-"""Devices of WebGPU, through wgpu."""
+"""Runs WebGPU devices, through wgpu."""

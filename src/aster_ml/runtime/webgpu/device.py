@@ -1,9 +1,9 @@
-"""WEBGPU: kernels on any graphics processor that Vulkan, Direct3D 12 or Metal reaches, by wgpu.
+"""Opens WEBGPU: kernels on any GPU with Vulkan, Direct3D 12 or Metal, through wgpu.
 
-Finds adapters, asks for all that they have, keeps memory, and puts launches in a queue; what a
-launch consists of stands in `webgpu_program`. A handle is a buffer and a byte offset. Launches wait
-until something has to know of them (a copy, an event, many of them) and go off in one pass, since
-each submission costs as much as many launches. wgpu is imported on the first use.
+Finds adapters, requests all their features, allocates memory, and submits launches, which are in
+`webgpu/program`. A handle is a buffer and a byte offset. Launches are batched until a copy, an
+event, or a full batch, and submitted in one pass, since a submission costs as much as many
+launches. wgpu is imported on the first use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import importlib.util
 import os
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 from aster_ml.allocator import PooledAllocator, format_bytes
 from aster_ml.backend import Backend, Call, Event, Graph, Program, Queue
 from aster_ml.errors import CompileError, DeviceError, OutOfMemoryError
+from aster_ml.runtime.host_queue import HostEvent
 from aster_ml.runtime.webgpu.program import (
     Dispatch,
     Handle,
@@ -37,14 +37,14 @@ DOC = "graphics processors through WebGPU (Vulkan, Direct3D 12, Metal)"
 
 # Implementations may flush these (WGSL, "Floating Point Evaluation").
 FLUSHED = frozenset({"float16", "float32"})
-# Functions whose error WGSL bounds are used; of the others drivers have too large ones.
+# Functions with an error that WGSL bounds; drivers compute others with too large errors.
 NATIVE_OPS = (PLAIN_OPS - {"MULACC"}) | {"EXP2"}
 FEATURES = ("shader-f16", "timestamp-query")
-# This driver ends loops after so many turns of all of them together, and says nothing: its
-# LP_MAX_TGSI_LOOP_ITERATIONS (Mesa, gallivm/lp_bld_limits.h).
+# This driver silently ends loops after so many iterations in total: its LP_MAX_TGSI_LOOP_ITERATIONS
+# (Mesa, gallivm/lp_bld_limits.h).
 LLVMPIPE, LLVMPIPE_TURNS = "llvmpipe", 65_535
-# So many launches go off together at most.
-MOST_WAITING = 64
+# Largest number of launches in a batch.
+MAX_WAITING = 64
 # What the limits of WebGPU promise at least, where an adapter says nothing.
 RANKS = {"DiscreteGPU": 0, "IntegratedGPU": 1, "VirtualGPU": 2, "Unknown": 3, "CPU": 4}
 BACKENDS = ("Vulkan", "Metal", "D3D12")
@@ -70,12 +70,12 @@ def adapters() -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def runtime_folder() -> Iterator[None]:
-    """Names a folder for sockets of windows while drivers load, which complain without one."""
+    """Sets XDG_RUNTIME_DIR while drivers load, which warn without it."""
     name = "XDG_RUNTIME_DIR"
     if name in os.environ:
         yield
         return
-    # One that nobody else can lay a socket into.
+    # A private folder, in which no other user can create a socket.
     with tempfile.TemporaryDirectory(prefix="aster-") as folder:
         os.environ[name] = folder
         try:
@@ -102,7 +102,7 @@ def missing() -> str | None:
 
 
 def open_backend(name: str) -> Backend:
-    """The backend of "WEBGPU" or "WEBGPU:1"; past the last adapter the numbers start again."""
+    """The backend of "WEBGPU" or "WEBGPU:1"; numbers wrap around after the last adapter."""
     number = int(name.partition(":")[2] or 0)
     found = adapters()
     return WebGpuBackend(name, found[number % len(found)])
@@ -120,7 +120,7 @@ def webgpu_target(limits: dict[str, int], half: bool, arch: str) -> Target:
         dtypes.add("float16")
     return Target(
         "WEBGPU", "wgsl", arch=arch, kind=GPU, move_bits=128, has_local=True, has_barrier=True,
-        # Nobody says how many run in step: it is for the banks of memory only.
+        # WebGPU does not report the warp size; this one is used for bank conflicts only.
         warp=32,
         max_group=min(
             limits["max-compute-invocations-per-workgroup"],
@@ -138,13 +138,13 @@ def webgpu_target(limits: dict[str, int], half: bool, arch: str) -> Target:
 class WebGpuAllocator(PooledAllocator):
     """Pooled buffers of one device."""
 
-    # Most bytes of unused buffers; WebGPU does not say how much memory there is.
+    # Bytes of unused buffers in the pool; WebGPU does not report the size of memory.
     POOL = 1 << 30
 
     def __init__(self, backend: WebGpuBackend) -> None:
         super().__init__(backend.name, self.POOL)
         self.backend = backend
-        # All buffers in use or in the pool: one that only garbage knew, wgpu would let go of before
+        # All buffers in use or in the pool: the garbage collector must not release a buffer before
         # the pool has it back.
         self.live: set[Any] = set()
 
@@ -152,7 +152,7 @@ class WebGpuAllocator(PooledAllocator):
         """A buffer of its own. Raises: MemoryError."""
         limits = self.backend.limits
         largest = limits["max-buffer-size"]
-        # Kernels read whole words, and an empty part at the end has to be one.
+        # Kernels read whole words, and an empty part at the end needs one.
         wanted = nbytes + 16
         if wanted > largest:
             raise MemoryError(f"the device takes {format_bytes(largest)} in one piece")
@@ -166,7 +166,7 @@ class WebGpuAllocator(PooledAllocator):
         return Handle(buffer, 0, nbytes)
 
     def free_block(self, handle: Handle, nbytes: int) -> None:
-        """Lets go of the buffer once what waits is under way."""
+        """Releases the buffer once batched launches are submitted."""
         self.live.discard(handle.buffer)
         self.backend.dead.append(handle.buffer)
 
@@ -204,26 +204,8 @@ class WebGpuAllocator(PooledAllocator):
         return Handle(handle.buffer, handle.offset + byte_offset, nbytes)
 
 
-class HostEvent(Event):
-    """A place in the queue of a device that has no clock: the host's, when it has come there."""
-
-    def __init__(self, backend: WebGpuBackend) -> None:
-        self.backend = backend
-        self.time = 0.0
-        backend.wait()
-        self.time = time.perf_counter()
-
-    def wait(self) -> None:
-        """It has happened."""
-        return
-
-    def seconds_since(self, earlier: HostEvent) -> float:
-        """By the host's clock."""
-        return self.time - earlier.time
-
-
 class DeviceEvent(Event):
-    """A time that the device writes when it comes there."""
+    """A time that the device writes when it reaches the event."""
 
     def __init__(self, backend: WebGpuBackend) -> None:
         self.backend = backend
@@ -231,7 +213,7 @@ class DeviceEvent(Event):
         self.buffer = backend.write_time()
 
     def wait(self) -> None:
-        """Reads the time, for which everything before is waited."""
+        """Reads the time, which waits for all earlier work."""
         if self.seconds is None:
             with self.backend.lock:
                 raw = self.backend.read(self.buffer, 0, 8)
@@ -247,15 +229,17 @@ class DeviceEvent(Event):
 
 
 class WebGpuQueue(Queue):
-    """The queue of one device, and what waits to be put there."""
+    """The queue of one device, with a batch of launches."""
 
     def __init__(self, backend: WebGpuBackend) -> None:
         self.backend = backend
 
     def signal(self) -> Event:
-        """An event behind all that was put in."""
-        backend = self.backend
-        return DeviceEvent(backend) if backend.has_clock else HostEvent(backend)
+        """An event after all enqueued work."""
+        if self.backend.has_clock:
+            return DeviceEvent(self.backend)
+        self.backend.wait()
+        return HostEvent()
 
     def copy(self, target: Handle, source: Handle, nbytes: int) -> bool:
         """Between two buffers of the device, in whole words."""
@@ -316,7 +300,7 @@ class WebGpuBackend(Backend):
     # compiling
 
     def compile(self, source: str) -> bytes:
-        """The source itself, which the driver has looked at. Raises: CompileError."""
+        """The source itself, checked by the driver. Raises: CompileError."""
         self.shaders[source] = self.shader(source)
         return source.encode()
 
@@ -324,7 +308,7 @@ class WebGpuBackend(Backend):
         """A shader with its pipeline.
 
         Raises: CompileError; DeviceError for too many buffers, or too much shared memory, which
-        not every driver looks at.
+        some drivers do not check.
         """
         wgpu = binding()
         count, most = len(LaunchFacts.parse(source).buffers), self.probed.max_buffers
@@ -352,7 +336,7 @@ class WebGpuBackend(Backend):
         return WebGpuProgram(name, source, shader, self)
 
     def make_graph(self, calls: Sequence[Call]) -> Graph | None:
-        """Launches whose arguments stay in one buffer, in one pass."""
+        """The launches in one pass, with arguments in one buffer."""
         return WebGpuGraph(calls, self)
 
     # the queue
@@ -371,14 +355,14 @@ class WebGpuBackend(Backend):
             raise DeviceError(f"{self.name}: {text}") from None
 
     def put(self, dispatch: Dispatch) -> None:
-        """A launch, behind all that waits."""
+        """Adds a launch to the batch."""
         with self.lock:
             self.waiting.append(dispatch)
-            if len(self.waiting) >= MOST_WAITING:
+            if len(self.waiting) >= MAX_WAITING:
                 self.flush()
 
     def flush(self) -> None:
-        """Puts everything that waits into the device's queue; called with the lock held."""
+        """Submits the batch; called with the lock held."""
         if self.waiting:
             now, self.waiting = self.waiting, []
             self.run(now)
@@ -386,7 +370,7 @@ class WebGpuBackend(Backend):
             self.dead.pop().destroy()
 
     def run(self, dispatches: Sequence[Dispatch]) -> None:
-        """One pass with these launches; each sees what those before it wrote."""
+        """Runs these launches in one pass; each sees writes of earlier ones."""
         encoder = self.device.create_command_encoder()
         one_pass = encoder.begin_compute_pass()
         last = None
@@ -400,7 +384,7 @@ class WebGpuBackend(Backend):
         self.submit(encoder)
 
     def submit(self, encoder: Any) -> None:
-        """Hands commands to the device. Raises: OutOfMemoryError, DeviceError."""
+        """Submits commands. Raises: OutOfMemoryError, DeviceError."""
         try:
             self.guarded(lambda: self.device.queue.submit([encoder.finish()]))
         except MemoryError as error:
@@ -423,7 +407,7 @@ class WebGpuBackend(Backend):
         return found
 
     def wait(self) -> None:
-        """Returns when everything that was launched is done: a word is read behind it."""
+        """Waits for all work, by reading a word after it."""
         wgpu = binding()
         with self.lock:
             if self.word is None:
@@ -432,7 +416,7 @@ class WebGpuBackend(Backend):
             self.read(self.word, 0, 4)
 
     def write_time(self) -> Any:
-        """Has the device write its time behind all that was put in; the buffer."""
+        """Enqueues a timestamp after all work; returns its buffer."""
         usage = binding().BufferUsage
         with self.lock:
             self.flush()

@@ -1,8 +1,8 @@
-"""Shaders of WebGPU, their launches, and recorded graphs of launches.
+"""Compiles WebGPU shaders, launches them, and replays recorded launches.
 
-Receives WGSL whose first line says what a launch has to know (`renderer/wgsl/renderer`), handles,
-values of variables and numbers of blocks; returns pipelines, bind groups and numbers for a
-dispatch. How these reach the device's queue is the business of `webgpu`.
+Receives WGSL whose first line describes its launches (`renderer/wgsl/renderer`), handles, values of
+variables and numbers of blocks; returns pipelines, bind groups and numbers for a dispatch.
+`webgpu/device` submits them.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from aster_ml.allocator import format_bytes
 from aster_ml.backend import ONCE, Call, Graph, Grid, Launch, Program
 from aster_ml.errors import DeviceError, InternalError
 
-# Bindings begin at multiples of this on every device.
+# Alignment of bindings on every device.
 BINDING_NBYTES = 256
-# A kernel may see memory as elements of so many bytes.
+# Largest element of a binding in bytes.
 WORD_NBYTES = 16
-# Most blocks in one dimension of a dispatch.
+# Largest number of blocks in a dimension of a dispatch.
 MAX_BLOCKS = 65535
-# So many bind groups stay with a program, and buffers of arguments with a device.
-MOST_GROUPS = 256
-# Memory that a block shares, as a source has it, and the bytes of an element.
+# Cached bind groups of a program, and cached argument buffers of a device.
+MAX_GROUPS = 256
+# Declaration of shared memory in a source, and the bytes of an element.
 SHARED = re.compile(r"^var<workgroup> \w+: array<([\w<>]+), (\d+)>;$", re.MULTILINE)
 ELEMENT_NBYTES = {
     "f16": 2, "vec2<u32>": 8, "vec4<f16>": 8, "vec4<f32>": 16, "vec4<i32>": 16, "vec4<u32>": 16,
     "vec4<bool>": 16,
 }  # fmt: skip
-# Of WebGPU: the stage that sees a binding, and what a buffer of arguments is for.
+# WebGPU constants: the visibility of a binding, and the usage of argument buffers.
 COMPUTE, UNIFORM, COPY_DST = 4, 0x40, 8
 
 
@@ -47,7 +47,7 @@ class Handle:
 
 
 class Dispatch(NamedTuple):
-    """A launch as the device takes it."""
+    """A dispatch of a pipeline with a bind group."""
 
     pipeline: Any
     group: Any
@@ -55,10 +55,10 @@ class Dispatch(NamedTuple):
 
 
 class LaunchFacts(NamedTuple):
-    """Facts of a launch, as the first line of a source has them.
+    """Facts of a launch, from the first line of a source.
 
-    `buffers` are (bytes of an element, whether it is written), `variables` words that each takes,
-    `words`, unless empty, of each buffer the bytes at whose multiples it has to begin.
+    `buffers` are (bytes of an element, whether it is written), `variables` the words of each,
+    `words`, unless empty, the alignment of each buffer in bytes.
     """
 
     buffers: tuple[tuple[int, int], ...]
@@ -67,7 +67,7 @@ class LaunchFacts(NamedTuple):
 
     @staticmethod
     def parse(source: str) -> LaunchFacts:
-        """Those of a source. Raises: InternalError where it has none."""
+        """Parses the facts of a source. Raises: InternalError where it has none."""
         line = source.partition("\n")[0]
         if not line.startswith("// {"):
             raise InternalError(f"webgpu: the source begins with {line!r}, not with its facts")
@@ -76,11 +76,11 @@ class LaunchFacts(NamedTuple):
         return LaunchFacts(buffers, tuple(found["variables"]), tuple(found.get("words", ())))
 
     def are_aligned(self, offsets: Sequence[int]) -> bool:
-        """Whether all buffers begin where the source as it is wants them to."""
+        """Whether all buffers are aligned as the source expects."""
         return not any([at % nbytes for at, nbytes in zip(offsets, self.words)])
 
     def arguments(self, offsets: Sequence[int], vars: Sequence[int]) -> bytes:
-        """The uniform: zero, where buffers begin in their bindings, variables."""
+        """The uniform: zero, offsets of buffers in their bindings, variables."""
         words = [0]
         for at, (unit, _) in zip(offsets, self.buffers, strict=True):
             if at % unit:
@@ -135,8 +135,8 @@ class WebGpuProgram(Program):
         self.source = source
         self.facts = LaunchFacts.parse(source)
         self.shader = shader
-        # Others of the same kernel: of buffers that are bound both as read and as written, and of
-        # those that begin inside of a word.
+        # Variants of the kernel: for a buffer that is bound both read and written, and for
+        # unaligned buffers.
         self.others: dict[tuple[bool, bool], Shader] = {}
         self.backend = backend
         self.groups: dict[Any, Dispatch | None] = {}
@@ -144,7 +144,7 @@ class WebGpuProgram(Program):
     def __call__(
         self, handles: tuple[Any, ...], vars: tuple[int, ...] = (), launch: Launch = ONCE
     ) -> None:
-        """Puts a launch behind all that waits.
+        """Adds a launch to the batch.
 
         Raises: InternalError for one that is none on work-groups; OutOfMemoryError; DeviceError.
         """
@@ -152,7 +152,7 @@ class WebGpuProgram(Program):
         key = (*[(h.buffer, h.offset, h.nbytes) for h in handles], vars, blocks)
         found = self.groups.get(key, self)
         if found is self:
-            if len(self.groups) >= MOST_GROUPS:
+            if len(self.groups) >= MAX_GROUPS:
                 self.groups.clear()
             with self.backend.lock:
                 found = self.groups[key] = self.dispatch(handles, vars, blocks)
@@ -186,7 +186,7 @@ class WebGpuProgram(Program):
         if max(found) > MAX_BLOCKS:
             raise DeviceError(
                 f"{self.backend.name}: kernel {self.name} has {found} blocks; WebGPU has at most "
-                f"{MAX_BLOCKS} in a dimension"
+                f"{MAX_BLOCKS} in a dimension; smaller tensors would do"
             )
         return x, y, z
 
@@ -198,8 +198,8 @@ class WebGpuProgram(Program):
     def shader_for(self, handles: Sequence[Handle]) -> Shader:
         """The shader for this memory.
 
-        One buffer must not be bound as read and as written in one launch, and temporaries share
-        one, so where that would be all bindings may be written.
+        A buffer must not be bound both read-only and writable in a launch. Temporaries share one
+        buffer, so then all bindings are writable.
         """
         pairs = list(zip(handles, self.facts.buffers, strict=True))
         written = {id(h.buffer) for h, (_, is_written) in pairs if is_written}
@@ -237,10 +237,10 @@ class WebGpuProgram(Program):
 
 
 def shader_variant(source: str, shared: bool, aligned: bool) -> str:
-    """The source for bindings that may all be written, and for buffers that begin anywhere.
+    """The source with all bindings writable (`shared`), or for unaligned buffers.
 
-    Lines that take whole words for granted end in `//-`, and those for all other buffers begin with
-    `//| ` (`renderer/wgsl/memory`).
+    Lines that assume whole words end in `//-`, lines for unaligned buffers begin with `//| `
+    (`renderer/wgsl/memory`).
     """
     if not aligned:
         lines = [line for line in source.split("\n") if not line.endswith(" //-")]
@@ -251,7 +251,7 @@ def shader_variant(source: str, shared: bool, aligned: bool) -> str:
 
 
 class Recorded:
-    """A call of a graph: what it is launched with, and the bind groups that it has had."""
+    """A call of a graph: its arguments, and a cache of its bind groups."""
 
     def __init__(self, call: Call, at: int) -> None:
         self.program: WebGpuProgram = call.program  # type: ignore[assignment]
@@ -263,10 +263,10 @@ class Recorded:
 
 
 class WebGpuGraph(Graph):
-    """Launches whose arguments lie side by side in one buffer, and that are one pass.
+    """Launches in one pass, with arguments in one buffer.
 
-    Of a run all that is not as in the one before is made anew: bind groups where memory is
-    exchanged (those of the latest exchanges are kept), the arguments where a number is.
+    A run renews only what has changed: bind groups for other memory (the latest are cached), and
+    arguments for other numbers.
     """
 
     def __init__(self, calls: Sequence[Call], backend: Any) -> None:
@@ -284,23 +284,23 @@ class WebGpuGraph(Graph):
         self.dispatches: list[Dispatch | None] = [None] * len(self.calls)
 
     def set_handle(self, call: int, slot: int, handle: Any) -> None:
-        """Gives a call other memory."""
+        """Changes the memory of a call's argument."""
         self.calls[call].handles[slot] = handle
         self.changed.add(call)
 
     def set_var(self, call: int, slot: int, value: int) -> None:
-        """Gives a call another value of its variable number `slot`."""
+        """Changes the value of a call's variable number `slot`."""
         self.calls[call].vars[slot] = value
         self.changed.add(call)
 
     def set_launch(self, call: int, launch: Launch) -> None:
-        """Gives a call other sizes."""
+        """Changes the launch sizes of a call."""
         c = self.calls[call]
         c.blocks = c.program.blocks_of(launch)
         self.changed.add(call)
 
     def renew(self) -> bool:
-        """Makes the launches that have changed; whether any argument has."""
+        """Renews changed launches; returns whether any argument has changed."""
         differs = False
         for number in self.changed:
             c = self.calls[number]
@@ -315,7 +315,7 @@ class WebGpuGraph(Graph):
             key = tuple([(h.buffer, h.offset, h.nbytes) for h in c.handles])
             found = c.groups.get(key)
             if found is None:
-                if len(c.groups) >= MOST_GROUPS:
+                if len(c.groups) >= MAX_GROUPS:
                     c.groups.clear()
                 shader = program.shader_for(c.handles)
                 group = program.bind(shader, c.handles, self.uniform, c.at)

@@ -1,1 +1,1 @@
-"""Which values are stored and which are computed where they are read."""
+"""Decides which values are stored and which are recomputed where they are read."""

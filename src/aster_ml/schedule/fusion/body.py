@@ -1,7 +1,7 @@
-"""The body that is being planned: analyses of it, and what has to be stored whatever it costs.
+"""Analyses the body that is being planned, and finds values that must be stored.
 
 Receives a captured body; `Body` is the state that both walks of `schedule/fusion/materialize.py`
-share. Nothing here chooses.
+share. It takes no cost-based decisions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from aster_ml.uop.ops import DIVISIONS, MOVEMENT, AxisType, Ops
 from aster_ml.uop.ranges import iterations
 from aster_ml.uop.rules.symbolic import plain_form, simplify_around
 
-# What may ask for memory, for itself or for its source.
+# Ops that may force memory for themselves or for their source.
 ASKING = frozenset({Ops.BITCAST, Ops.CONTIGUOUS, Ops.COPY, Ops.SCATTER})
 COMPARISONS = frozenset({Ops.CMPEQ, Ops.CMPNE, Ops.CMPLT})
 # No stored value has so many ranges of its own.
@@ -57,19 +57,19 @@ class Body:
     def __init__(self, body: UOp, order: list[UOp]) -> None:
         self.order = order
         self.stored: dict[UOp, Materialized] = {}
-        # How each node is read, in the order in which that was found.
+        # Node -> its readings, in the order of discovery.
         self.readings: dict[UOp, dict[Reading, Use]] = {}
         self.ways: dict[tuple[object, ...], AccessPath] = {}
         self.interned: dict[tuple[object, ...], Reading] = {}
-        # The way in which what a view shows is read, by the view and how it is read itself.
+        # (view, access path) -> access path of the view's source.
         self.below_views: dict[tuple[object, ...], AccessPath] = {}
-        # Numbers of ranges: of each stored value's own, so that values made alike have the same
-        # indices, and what is found out of one of them is known of the others; and for drafts.
+        # Numbers of ranges, counted for each stored value, so that equal values have equal indices
+        # and share cached results; and for drafts.
         self.numbers: dict[UOp, int] = {}
         self.ranges_of: dict[tuple[object, ...], tuple[tuple[UOp, ...], int]] = {}
         self.ids = itertools.count(BEYOND)
-        # The leaves of each stored value's expression, numbered so too: by the memory that they
-        # stand for, and the memory by the leaf.
+        # The leaves of each stored value's expression, counted in the same way: leaf by memory, and
+        # memory by leaf.
         self.token_of: dict[tuple[UOp, UOp, tuple[UOp, ...]], UOp] = {}
         self.memory_behind: dict[UOp, dict[UOp, Memory]] = {}
         self.leaves: dict[tuple[object, ...], UOp] = {}
@@ -91,24 +91,24 @@ class Body:
         # For each STORE of the body the node that has its value, below views that change nothing.
         self.value_of: dict[UOp, UOp] = {}
         self.forced: set[UOp] = set()
-        # By device the dtypes of 16 bits that its tensor cores multiply.
+        # Device -> 16-bit dtypes that its tensor cores multiply.
         self.multiplied: dict[str, frozenset[str]] = {}
-        # By device the most steps of sums inside of another one, where there is a limit.
+        # Device -> largest number of steps of nested sums, where there is a limit.
         self.nested: dict[str, int] = {}
-        # What stays inside of a kernel whatever it costs, as `kernel_library.rows` says.
+        # Values that rows of the kernel library keep inside a kernel.
         self.inside: frozenset[UOp] = frozenset()
-        # Stored values that are made in the kernel of another, as it says, too.
+        # Pairs of stored values that rows of the kernel library compute in one kernel.
         self.together: tuple[tuple[UOp, UOp], ...] = ()
-        # Views that are memory with a place of its own, as `schedule.rewrites.parts` says.
+        # Views that are memory of their own (`schedule.rewrites.parts`).
         self.parts: set[UOp] = set()
-        # What makes values of fewer bytes than they have, as `schedule.fusion.unpacked` says.
+        # Nodes of values that are unpacked from fewer bytes (`schedule.fusion.unpacked`).
         self.unpacked: set[UOp] = set()
         self.index_sizes: dict[UOp, int] = {}
-        # Why a value was stored that could have been computed where it is read.
+        # Stored value -> why it is not recomputed where it is read.
         self.why: dict[UOp, str] = {}
-        # The same of values that were weighed, by what that hangs on; None where they are not.
+        # The same, cached by all that a decision depends on; None for values that are not stored.
         self.weighed: dict[tuple[object, ...], str | None] = {}
-        # How often what is read in a way is computed, by the loops that are around the others.
+        # (access path, outer loops) -> how often a value read there is computed.
         self.repeated: dict[tuple[AccessPath, frozenset[UOp]], int] = {}
         self.effects = Effects()
         self.joins = find_joins(self.order)
@@ -121,7 +121,7 @@ class Body:
         return any([compares_floats(u) for u in self.order if u.op in COMPARISONS])
 
     def keep_inside(self, kept: Kept) -> None:
-        """Some values stay inside of kernels, and others are stored."""
+        """Applies the kernel library's decisions: values inside of kernels, and stored values."""
         if not kept.inside:
             return
         self.inside, self.together = kept.inside, kept.together
@@ -136,7 +136,7 @@ class Body:
         summed: bool = False,
         share: int = 1,
     ) -> AccessPath:
-        """The way with these parts: the same object for the same parts."""
+        """The access path with these parts: the same object for the same parts."""
         key = (idxs, valid, nest, summed, share)
         found = self.ways.get(key)
         if found is None:
@@ -165,32 +165,32 @@ class Body:
         return self.reading(reading.root, way, reading.after)
 
     def at(self, way: AccessPath, idxs: Indices) -> AccessPath:
-        """The way at other indices."""
+        """The access path at other indices."""
         return self.way(idxs, way.valid, way.nest, way.summed, way.share)
 
     def turns(self, nest: tuple[UOp, ...]) -> int:
-        """Turns of these loops."""
+        """The product of the trip counts of these loops."""
         found = self.volumes.get(nest)
         if found is None:
             found = self.volumes[nest] = iterations(nest)
         return found
 
     def numel(self, shape: tuple[int | UOp, ...]) -> int:
-        """Elements of a shape; of a symbolic one, as many as there may be."""
+        """Elements of a shape; of a symbolic one, at most."""
         found = self.numels.get(shape)
         if found is None:
             found = self.numels[shape] = estimate(prod(shape))
         return found
 
     def simple(self, u: UOp) -> UOp:
-        """`simplify_around`, remembered for this body."""
+        """`simplify_around`, cached for this body."""
         found = self.memo.get(u)
         if found is None:
             found = self.memo[u] = u if not u.src else simplify_around(u)
         return found
 
     def simple_all(self, idxs: Indices) -> Indices:
-        """`simple` of each; ranges and numbers are so already."""
+        """`simple` of each index; ranges and constants need none."""
         memo = self.memo
         result = []
         for i in idxs:
@@ -201,7 +201,7 @@ class Body:
         return tuple(result)
 
     def source_of(self, u: UOp, idxs: Indices) -> tuple[Indices, UOp | None]:
-        """`source_index` with indices in simplest form, remembered for views that are alike."""
+        """`source_index` with simplified indices, cached for equal views."""
         source = u.src[0]
         key = (u.op, u.arg, u.src[1:], source.shape, idxs)
         found = self.sources.get(key)
@@ -211,7 +211,7 @@ class Body:
         return found
 
     def below_pad(self, u: UOp, idxs: Indices) -> tuple[Indices, UOp | None, UOp | None]:
-        """`source_of` a PAD, and of a stack the condition under which an element is its one."""
+        """`source_of` a PAD, and of a stack, the condition that an element is the padded one."""
         axes = self.stacked.get(u)
         if axes is None:
             axes = self.stacked[u] = stacked_axes(u)
@@ -225,7 +225,7 @@ class Body:
         return found
 
     def place_in(self, memory: UOp, idxs: Indices, shape: tuple[int | UOp, ...]) -> UOp:
-        """Where an element of a stored value or parameter lies, which is seen as of a shape."""
+        """The offset of an element of a stored value or parameter that is indexed as `shape`."""
         stored = self.stored.get(memory)
         if stored is not None and stored.layout is not None:
             idxs = tuple([idxs[a] for a in stored.layout])
@@ -233,21 +233,21 @@ class Body:
         return self.flat_place(idxs, shape)
 
     def flat_place(self, idxs: Indices, shape: tuple[int | UOp, ...]) -> UOp:
-        """Where an element lies in memory for a shape, in simplest form, remembered so."""
+        """The row-major offset of an element, simplified and cached."""
         found = self.flats.get((idxs, shape))
         if found is None:
             found = self.flats[idxs, shape] = self.simple(sum_of_steps(idxs, max_shape(shape)))
         return found
 
     def divides(self, u: UOp) -> bool:
-        """Whether an index holds a division."""
+        """Whether an index contains a division."""
         found = self.divided.get(u)
         if found is None:
             found = self.divided[u] = holds(u, DIVISIONS)
         return found
 
     def find_forced(self, body: UOp) -> None:
-        """Marks what has to be stored whatever it costs."""
+        """Marks values that must be stored, at any cost."""
         for number, store in enumerate(body.src):
             if store.op is not Ops.STORE:
                 raise InternalError(f"stages: a body holds STOREs, found {store!r}")
@@ -272,9 +272,9 @@ class Body:
                 self.forced.add(u)
 
     def laid_out_alike(self, value: UOp) -> UOp:
-        """Takes off views that keep all elements in the same order.
+        """The value below views that keep all elements in the same order.
 
-        Views that lead elsewhere, and views of memory, are left as they are.
+        Other views, and views of memory, are returned as they are.
         """
         x = value
         while x.op in (Ops.RESHAPE, Ops.PERMUTE, *MARKS):
@@ -301,23 +301,23 @@ class Body:
         return u.op is Ops.PARAM or u in self.forced
 
     def is_target(self, store: UOp) -> bool:
-        """Whether a STORE names the memory that its value is computed into."""
+        """Whether a STORE names the memory into which its value is computed."""
         value = self.value_of.get(store)
         return value is not None and self.targets.get(value) is store
 
     def new_ranges(
         self, shape: tuple[int | UOp, ...], kind: AxisType, root: UOp
     ) -> tuple[UOp, ...]:
-        """Ranges over a shape that the stored value `root` has not had yet."""
+        """New ranges over a shape, for the stored value `root`."""
         ranges, self.numbers[root] = self.ranges_over(shape, kind, self.numbers.get(root, 0))
         return ranges
 
     def ranges_over(
         self, shape: tuple[int | UOp, ...], kind: AxisType, first: int = 0
     ) -> tuple[tuple[UOp, ...], int]:
-        """Ranges over a shape, numbered from `first` on; axes of size 1 need none.
+        """Ranges over a shape, numbered from `first` on, and the next number.
 
-        With them the number that comes next.
+        Axes of size 1 need no range.
         """
         key = (shape, kind, first)
         found = self.ranges_of.get(key)
@@ -327,7 +327,7 @@ class Body:
                 if s.__class__ is int and s == 1:
                     made.append(ZERO)
                     continue
-                # Sizes in simplest form: simplifying an index must not make another range of one.
+                # Sizes are simplified: simplifying an index must not make a different range.
                 made.append(UOp.range(s if isinstance(s, int) else self.simple(s), first, kind))
                 first += 1
             found = self.ranges_of[key] = tuple(made), first
@@ -339,7 +339,7 @@ class Body:
             before = margins[0]
             if margins == NO_MARGINS or not before.__class__ is size.__class__ is int:
                 continue
-            # Of a sum of ranges the first and the last value are taken, whatever others are.
+            # A sum of ranges takes its least and greatest value independently of other axes.
             form = plain_form(i)
             if form is not None and all([t.op is Ops.RANGE for t in form.terms]):
                 low, high = form.bounds()
@@ -372,7 +372,7 @@ class Body:
 
 
 def sum_of_steps(idxs: Indices, shape: tuple[int, ...]) -> UOp:
-    """`flat_index` as a sum of each index by its step, which is what simplifying makes of it."""
+    """`flat_index` as a sum of index * stride, the form that simplifying would give."""
     total, step = ZERO, 1
     for i, size in zip(reversed(idxs), reversed(shape), strict=True):
         if i is not ZERO:
@@ -383,6 +383,6 @@ def sum_of_steps(idxs: Indices, shape: tuple[int, ...]) -> UOp:
 
 
 def compares_floats(u: UOp) -> bool:
-    """Whether a comparison is one of two computed floats."""
+    """Whether a comparison is between two computed floats."""
     a, b = u.src
     return a is not b and a.dtype.kind == "float" and Ops.CONST not in (a.op, b.op)

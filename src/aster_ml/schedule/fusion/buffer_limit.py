@@ -1,7 +1,7 @@
-"""Kernels with more buffers than their device lets one have: which values to store beside.
+"""Stores more values where a kernel would have more buffers than its device allows.
 
-Receives a planned body and how many buffers a kernel of each device may have; returns the body in
-which values inside of what is too much are stored by themselves. It is planned again then.
+Receives a planned body and the largest number of buffers for each device; returns a body in which
+values inside of such kernels are stored, to be planned again.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
 
-# What is stored well by itself: all that is computed, and what padding and choices make of parts.
+# Ops whose values may be stored: all that compute.
 STORABLE = ELEMENTWISE | {Ops.REDUCE}
 
 
 def without_crowds(body: UOp, planner: StagePlanner, limits: dict[str, int]) -> UOp:
-    """The body, with a value inside of each kernel of too many buffers stored; itself if none is.
+    """The body, with one value inside of each kernel with too many buffers stored; else itself.
 
-    Where nothing inside would help it stays as it is, and its device says so.
+    A kernel in which no value helps stays unchanged, and its device reports the error.
     """
     changes: dict[UOp, UOp] = {}
     for stored in planner.stored.values():
@@ -39,7 +39,7 @@ def buffers_of(stored: Materialized) -> int:
 
 
 def value_inside(planner: StagePlanner, stored: Materialized, limit: int) -> UOp | None:
-    """The value that is made of most memory among those that fit a kernel of their own."""
+    """The value that reads the most buffers among those that fit a kernel of their own."""
     root = stored.node
     memory = planner.stored.keys() - {root}
     below: dict[UOp, frozenset[UOp]] = {}
@@ -52,6 +52,6 @@ def value_inside(planner: StagePlanner, stored: Materialized, limit: int) -> UOp
         below[u] = found = frozenset().union(*[below.get(s, frozenset()) for s in u.src])
         fits = 2 <= len(found) < limit
         if fits and u.op in STORABLE and u is not root and u.device is not None:
-            # Of those that are made of as much, the one nearest to the root.
+            # Of equals, the one nearest to the root.
             best = (len(found), u) if best is None or len(found) >= best[0] else best
     return None if best is None else best[1]

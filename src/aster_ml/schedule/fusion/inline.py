@@ -1,7 +1,7 @@
-"""Inlining: materialized values as expressions over ranges that read others through INDEX.
+"""Inlines: writes each stored value as an expression over ranges that reads others by INDEX.
 
-The walk up, sources first: receives a body whose readings are known; fills the `value` of each
-`Materialized`. Movement ops, IOTA and axes are gone afterwards.
+The upward walk, sources first: receives a body whose readings are known; fills the `value` of each
+`Materialized`. Afterwards there are no movement ops, IOTAs or axes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops, ReduceArg
 from aster_ml.uop.ranges import iterations
 
-# Of these the value is that of their first source, at the reading that they pass on.
+# Ops whose value is that of their first source, at the index that they pass on.
 SEEN_THROUGH = (MOVEMENT - {Ops.PAD}) | {*MARKS, Ops.AFTER}
 
 
-# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+# Globals are faster to look up than members of an Enum, and every node is tested for its op.
 ADD, CONST, DEFINE_VAR, INDEX, IOTA, PAD, PARAM, RANGE, REDUCE, WHERE = (
     Ops.ADD, Ops.CONST, Ops.DEFINE_VAR, Ops.INDEX, Ops.IOTA, Ops.PAD, Ops.PARAM, Ops.RANGE,
     Ops.REDUCE, Ops.WHERE,
@@ -29,10 +29,10 @@ ADD, CONST, DEFINE_VAR, INDEX, IOTA, PAD, PARAM, RANGE, REDUCE, WHERE = (
 
 
 class Expressions(Body):
-    """The walk up."""
+    """The upward walk."""
 
     def go_up(self, order: Sequence[UOp], root: UOp | None = None) -> None:
-        """Sources first: each reading as an expression; if given, those by one stored value."""
+        """Writes each reading as an expression, sources first; only readings of `root` if given."""
         all_stored, readings = self.stored, self.readings
         for u in order:
             stored = all_stored.get(u)
@@ -58,13 +58,13 @@ class Expressions(Body):
                         use.value = self.express(u, use)
 
     def read_memory(self, source: UOp, shape: tuple[int | UOp, ...], reading: Reading) -> UOp:
-        """A load from a stored value or a parameter, which is to be seen as of this shape."""
+        """A load from a stored value or a parameter that is indexed as this shape."""
         token, way = self.token(reading.root, source, reading.after), reading.way
         flat = self.place_in(source, way.idxs, shape)
         found = self.loaded.get((token, flat, way))
         if found is not None:
             return found
-        # A place that is always inside needs no gate: padding masks its value where it matters.
+        # An index that is always in bounds needs no gate: padding masks the value where it matters.
         inside = flat.vmin >= 0 and flat.vmax < token.arg.size
         valid = way.valid
         if valid is None and not inside:
@@ -140,9 +140,9 @@ class Expressions(Body):
         return src[0]
 
     def memory_of(self, u: UOp) -> tuple[UOp, tuple[UOp, ...]]:
-        """The memory behind row-major views, and the STOREs that it has to be read after."""
+        """The memory below row-major views, and the STOREs after which it is read."""
         after: tuple[UOp, ...] = ()
-        # Below an effect it is the memory that counts, whatever a view of it was stored as before.
+        # Below an effect the memory itself is read, not a value stored for a view of it before.
         while u.op is not Ops.PARAM and (after or u not in self.stored):
             after += u.src[1:] if u.op is Ops.AFTER else ()
             u = u.src[0]
@@ -150,11 +150,10 @@ class Expressions(Body):
 
 
 def mask_terms(valid: UOp, value: UOp) -> UOp:
-    """`value` where `valid` holds, else 0; of a sum, each term so.
+    """`value` where `valid` holds, else 0; of a sum, each term is masked.
 
-    A product with a load that is 0 there already is left as it is where the other factor is made of
-    loads without division and the like (as with padding by stored zeros, one that is infinite then
-    gives NaN).
+    A product with a load that is gated to 0 needs no mask if the other factor is made of loads
+    without division and the like (an infinite factor then gives NaN, as with stored zeros).
     """
     # A sum of sums, the outermost first.
     sums: list[UOp] = []
@@ -162,7 +161,7 @@ def mask_terms(valid: UOp, value: UOp) -> UOp:
         sums.append(value)
         value = value.src[0]
     product = value.op is Ops.MUL and any(is_gated(s) for s in value.src)
-    if not is_gated(value) and not (product and all(map(tame, value.src))):
+    if not is_gated(value) and not (product and all(map(is_finite, value.src))):
         value = valid.where(value, value.const_like(0))
     for u in reversed(sums):
         value = u.replace(src=(value, *u.src[1:]))
@@ -170,9 +169,9 @@ def mask_terms(valid: UOp, value: UOp) -> UOp:
 
 
 def plain(u: UOp) -> UOp:
-    """An elementwise node without a 0 that is added to an integer, or a choice by what is not so.
+    """An elementwise node without an integer + 0, or a WHERE with a negated condition.
 
-    Such a 0 says in a tensor's graph on which device an arange is.
+    Such a 0 gives an arange its device in a tensor graph.
     """
     if u.op is Ops.ADD and u.dtype.kind in ("int", "uint"):
         for zero, other in (u.src, u.src[::-1]):
@@ -186,9 +185,9 @@ def plain(u: UOp) -> UOp:
 
 
 def repeated(u: UOp, ranges: list[UOp]) -> int | None:
-    """By what a reduction multiplies a value that is the same all along these ranges.
+    """The factor by which a sum multiplies a value that is constant along these ranges.
 
-    None where that is no number, or none that its dtype holds.
+    None where the factor is symbolic, or does not fit the dtype.
     """
     if u.arg.op in (Ops.MAX, Ops.AND, Ops.OR):
         return 1
@@ -201,7 +200,7 @@ def repeated(u: UOp, ranges: list[UOp]) -> int | None:
 
 
 def is_gated(u: UOp) -> bool:
-    """Whether `u` is a load that gives 0 where its gate fails."""
+    """Whether `u` is a gated load."""
     return u.op is Ops.LOAD and len(u.src) > 1
 
 
@@ -220,7 +219,7 @@ UNBOUNDED = frozenset(
 )
 
 
-def tame(value: UOp) -> bool:
+def is_finite(value: UOp) -> bool:
     """Whether an expression of finite loads is finite."""
     order = toposort(value, enter=lambda u: u.op not in (Ops.LOAD, Ops.REDUCE))
     return not any([u.op in UNBOUNDED for u in order])

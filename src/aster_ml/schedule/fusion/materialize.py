@@ -1,13 +1,13 @@
-"""Materialization: which values of a body of tensors are stored, each as one STAGE.
+"""Materializes: decides which values of a body are stored, each as one STAGE.
 
 Hop 3, first half. Receives the captured body (SINK of STOREs over tensor-stage nodes); returns for
 every value that gets memory of its own a `Materialized`: its expression over ranges, in which other
 stored values are read through INDEX.
 
-Two passes. Downwards from the outputs, here, each node learns how it is read: by which stored
-value, at which indices, inside which loops; and a cost decides whether it is stored
-(`schedule/fusion/policy.py`). Upwards, each reading becomes an expression
-(`schedule/fusion/inline.py`). Nothing here knows of devices beyond their names.
+Two walks. The downward walk, here, starts at the outputs and records how each node is read: by
+which stored value, at which indices, inside which loops; a cost decides whether the node is stored
+(`schedule/fusion/policy.py`). The upward walk writes each reading as an expression
+(`schedule/fusion/inline.py`). Devices are known by name only.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from aster_ml.uop.movement import both
 from aster_ml.uop.node import UOp, need
 from aster_ml.uop.ops import MOVEMENT, AxisType, Ops
 
-# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+# Globals are faster to look up than members of an Enum, and every node is tested for its op.
 ADD, AFTER, CONST, INDEX, PAD, RANGE, REDUCE, STORE = (
     Ops.ADD, Ops.AFTER, Ops.CONST, Ops.INDEX, Ops.PAD, Ops.RANGE, Ops.REDUCE, Ops.STORE,
 )  # fmt: skip
 
 
 class Follower(Protocol):
-    """Looks at stored values while the walk down goes on."""
+    """Observes the downward walk, and finishes kernels early."""
 
     @property
     def waiting(self) -> Mapping[UOp, object]:
-        """The nodes after which it wants to look."""
+        """The nodes after which `look` is called."""
 
     def meet(self, u: UOp, root: UOp) -> None:
-        """A reduction that a stored value is, or is made of."""
+        """Called for a reduction that is, or is inlined into, the stored value `root`."""
 
     def look(self, passed: UOp) -> None:
         """The walk has passed a node that it waits for."""
 
 
 class StagePlanner(Decisions, Expressions):
-    """One body: the walk down, with what is asked on the way, and the walk up."""
+    """Plans one body: the downward walk with its decisions, and the upward walk."""
 
     def __init__(self, body: UOp, order: list[UOp]) -> None:
         super().__init__(body, order)
@@ -96,7 +96,7 @@ class StagePlanner(Decisions, Expressions):
                     self.pass_movement(u, use)
                 continue
             if op is REDUCE and len(uses) > 1:
-                # One that is not stored is computed once for all its readings at one place.
+                # A value that is not stored has one expression for all readings at one index.
                 made: dict[tuple[object, ...], Use] = {}
                 for reading, use in uses.items():
                     way = reading.way
@@ -112,7 +112,7 @@ class StagePlanner(Decisions, Expressions):
                 self.pass_on(u, use)
 
     def read_by_store(self, u: UOp, target: UOp | None) -> None:
-        """`u` is stored: its own sources are read over its own ranges."""
+        """Stores `u`: its sources are read over the ranges of `u`."""
         value = u.src[1] if u.op is Ops.STORE else u
         shape = value.src[0].shape if value.op is Ops.SCATTER else value.shape
         ranges = self.new_ranges(shape, AxisType.LOOP, u)
@@ -136,13 +136,13 @@ class StagePlanner(Decisions, Expressions):
             self.pass_on(u, use)
 
     def lay_out(self, u: UOp, readings: Iterable[Reading]) -> None:
-        """Gives a stored value the order of its axes in memory that suits how it is read."""
+        """Chooses the layout of a stored value by how it is read."""
         layout = self.stored[u].layout = order_of_axes(u, [r.way for r in readings])
         if layout is not None:
             self.why[u] += f"; its axes lie in the order {layout}"
 
     def add(self, source: UOp, reading: Reading) -> Use:
-        """Notes that `source` is read so."""
+        """Adds a reading of `source`."""
         uses = self.readings.get(source)
         if uses is None:
             uses = self.readings[source] = {}
@@ -153,13 +153,13 @@ class StagePlanner(Decisions, Expressions):
         return use
 
     def pass_movement(self, u: UOp, use: Use) -> None:
-        """Derives how a view's source is read from how the view is read."""
+        """Derives the reading of a view's source from the reading of the view."""
         reading, source, op = use.reading, u.src[0], u.op
         if op is PAD:
-            # It depends on what is below it too.
+            # The result depends on nodes below the view, too.
             below = self.below_view(u, reading.way)
             if below.valid is not None and below.valid.op is CONST and not below.valid.arg:
-                # Nothing but padding is read here.
+                # Only padding is read.
                 use.below = ()
                 return
         else:
@@ -171,7 +171,7 @@ class StagePlanner(Decisions, Expressions):
         use.below = (self.add(source, self.reading(reading.root, below, reading.after)),)
 
     def below_view(self, u: UOp, way: AccessPath) -> AccessPath:
-        """The way in which what a view shows is read when the view is read in a way."""
+        """The access path of a view's source, given that of the view."""
         share = way.share
         if u.op is PAD:
             idxs, valid, _ = self.below_pad(u, way.idxs)
@@ -187,7 +187,7 @@ class StagePlanner(Decisions, Expressions):
         return self.way(idxs, valid, way.nest, way.summed, share)
 
     def pass_on(self, u: UOp, use: Use) -> None:
-        """Derives how the sources of `u`, no view, are read from how `u` is read."""
+        """Derives the readings of the sources of `u`, which is not a view, from that of `u`."""
         op, reading = u.op, use.reading
         if op is REDUCE:
             whole = u.src[0].shape
@@ -202,7 +202,7 @@ class StagePlanner(Decisions, Expressions):
             if self.follower is not None:
                 self.follower.meet(u, reading.root)
         elif op is INDEX:
-            # The indices are values read here; what they select from is read from memory.
+            # Indices are read as values; their source is read from memory.
             parts = [self.add(s, self.for_operand(s, reading)) for s in u.src[1:]]
             if not self.in_memory(u.src[0]):
                 self.forced.add(u.src[0])
@@ -234,10 +234,10 @@ class StagePlanner(Decisions, Expressions):
             use.below = tuple(parts)
 
     def read_place(self, u: UOp, reading: Reading) -> tuple[UOp, Reading]:
-        """The memory that an AFTER stands for, and how it is read.
+        """The memory below an AFTER, and how it is read.
 
-        Goes down to the memory at once: what a view in between had been stored as before the
-        effects is another value.
+        Goes down to the memory at once, since a view in between may have been stored before the
+        effects, with another value.
         """
         after = list(reading.after)
         idxs = reading.way.idxs
@@ -245,7 +245,7 @@ class StagePlanner(Decisions, Expressions):
         while u.op is not Ops.PARAM:
             if u.op is Ops.AFTER:
                 if topmost:
-                    # Those further down have happened before it.
+                    # Effects further down have happened before.
                     seen = self.effects.of(tuple(after))
                     after.extend([s for s in u.src[1:] if s not in seen])
                     topmost = False

@@ -1,7 +1,7 @@
-"""Values that are unpacked from fewer bytes than they have: quantised weights.
+"""Recognises values that are unpacked from fewer bytes than they have: quantised weights.
 
-Receives a value of a body and what is stored of it; says how many bytes of memory an element is
-made of, and by which nodes. Whether such a value is stored is asked in `schedule/fusion/policy.py`.
+Receives a value of a body and the stored values; returns the nodes that unpack it, and the bytes
+that are read. `schedule/fusion/policy.py` decides whether the value is stored.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
 
-# What a value is followed through, down to memory.
+# Ops between a value and the memory that it is unpacked from.
 FOLLOWED = ELEMENTWISE | MOVEMENT | {Ops.INDEX, Ops.DETACH, Ops.CONTIGUOUS_BACKWARD}
 MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD})
-# Bytes of a value for each byte that it is made of, at least, for memory to be what it costs.
-LEAST_GROWTH = 2
-# Elements for each byte, at most: one a bit. What has more repeats what it is made of.
-MOST_ELEMENTS = dtypes.uint8.bits
-# Nodes beyond which a value takes longer to make than to load, whatever it is made of.
-MOST_NODES = 600
+# Bytes of a value for each byte read, at least, so that memory traffic dominates.
+MIN_GROWTH = 2
+# Elements for each byte, at most: one a bit. More elements repeat the same bytes.
+MAX_ELEMENTS = dtypes.uint8.bits
+# With more nodes a value takes longer to compute than to load.
+MAX_NODES = 600
 
 
 def nodes_of_unpacked(u: UOp, stored: Container[UOp]) -> list[UOp] | None:
-    """The nodes that make a value of fields of bytes, at most half of its own; else None.
+    """The nodes that unpack a value from bit fields of at most half as many bytes; else None.
 
     Fields are several views of the same bytes.
     """
@@ -38,7 +38,7 @@ def nodes_of_unpacked(u: UOp, stored: Container[UOp]) -> list[UOp] | None:
     views: list[UOp] = []
 
     def enter(x: UOp) -> bool:
-        return len(found) <= MOST_NODES and x.op in FOLLOWED and x not in stored and not is_view(x)
+        return len(found) <= MAX_NODES and x.op in FOLLOWED and x not in stored and not is_view(x)
 
     for x in toposort(u, enter=enter):
         if is_view(x) or x in stored or (x.src and x.op not in FOLLOWED):
@@ -49,15 +49,15 @@ def nodes_of_unpacked(u: UOp, stored: Container[UOp]) -> list[UOp] | None:
             views += views_of(x)
         else:
             found.append(x)
-    if len(found) > MOST_NODES or all([fields.count(base) < 2 for base in fields]):
+    if len(found) > MAX_NODES or all([fields.count(base) < 2 for base in fields]):
         return None
     numel = prod(u.shape)
-    grows = packed * LEAST_GROWTH <= numel * u.dtype.itemsize
-    return found + views if grows and numel <= packed * MOST_ELEMENTS else None
+    grows = packed * MIN_GROWTH <= numel * u.dtype.itemsize
+    return found + views if grows and numel <= packed * MAX_ELEMENTS else None
 
 
 def views_of(u: UOp) -> list[UOp]:
-    """The movement nodes by which memory is shown."""
+    """The movement nodes between a value and its memory."""
     views = []
     while u.op in MOVEMENT:
         views.append(u)
@@ -66,14 +66,14 @@ def views_of(u: UOp) -> list[UOp]:
 
 
 def is_view(u: UOp) -> bool:
-    """Whether a node shows memory: what is below it is not computed here."""
+    """Whether a node is a view of memory, below which nothing is computed."""
     while u.op in MOVEMENT or u.op in MARKS:
         u = u.src[0]
     return u.op in (Ops.PARAM, Ops.BUFFER, Ops.COPY, Ops.AFTER, Ops.CONTIGUOUS)
 
 
 def nbytes_read(u: UOp) -> int:
-    """Counts the bytes of memory that a view shows; bytes that it repeats count once."""
+    """Counts the distinct bytes of memory that a view shows."""
     least = None
     while True:
         if all_int(u.shape):

@@ -1,7 +1,7 @@
-"""Uses of values: how each is read, and the records of what is materialized.
+"""Records how each value is read, and what is materialized.
 
-`Reading` and `Materialized` pass between the two walks of `schedule/fusion/materialize.py`. Plain
-functions of nodes and ranges; what depends on a whole body is in `schedule/fusion/body.py`.
+`Reading` and `Materialized` pass between the two walks of `schedule/fusion/materialize.py`.
+Functions here depend on nodes and ranges only; `schedule/fusion/body.py` knows the whole body.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from aster_ml.uop.ops import MOVEMENT, Ops, ParamArg
 from aster_ml.uop.ranges import iterations
 
 ZERO = UOp.index_const(0)
-# Stands for indices that are data: any element may be read.
+# Indices that depend on data: any element may be read.
 DATA_DEPENDENT: Indices = (UOp.index_const(-1),) * 99
 LEAVES = frozenset({Ops.PARAM, Ops.CONST, Ops.DEFINE_VAR, Ops.IOTA, Ops.DEVICE, Ops.SINK})
 MARKS = (Ops.DETACH, Ops.CONTIGUOUS_BACKWARD)
 VIEWS_OF_MEMORY = frozenset({*MARKS, Ops.AFTER, Ops.RESHAPE, Ops.CONTIGUOUS})
-# Values that already are memory or make none worth sharing: an output of them is a copy.
+# Values that are memory, or too cheap to share: an output of them is a copy.
 READ_IN_PLACE = frozenset({Ops.PARAM, Ops.CONST, Ops.AFTER, *MOVEMENT, Ops.DETACH})
 
 
 class AccessPath:
-    """Path of a read, whoever reads: at `idxs`, where `valid` holds.
+    """Path of a read: at `idxs`, where `valid` holds.
 
-    `nest` are the ranges of all loops around the reading, which take so many `turns`. `summed` says
-    that a sum reads it through nothing but movement. Of so many turns of the loops as `share` says,
-    one reads it: the others have what lies beside it in a stack. A body (`Body.way`) has one object
-    for equal ways, and layers that are alike read in the same ones.
+    `nest` are the ranges of all loops around the read, with `turns` iterations in total. `summed`
+    says that a sum reads it through movement ops only. One in `share` iterations reads it; the
+    others read its neighbours in a stack. A body (`Body.way`) has one object for equal paths, which
+    equal layers share.
     """
 
     __slots__ = (
@@ -58,15 +58,15 @@ class AccessPath:
     ) -> None:
         self.idxs, self.valid, self.nest = idxs, valid, nest
         self.summed, self.share, self.turns = summed, share, turns
-        # Once asked for: the ranges that it depends on, whether its indices are too long, and the
-        # way in which a scalar beside the value is read.
+        # Cached: the ranges that it depends on, whether its indices are too long, and the path of a
+        # scalar operand beside the value.
         self.used: frozenset[UOp] | None = None
         self.is_long: bool | None = None
         self.of_scalar: AccessPath | None = None
 
 
 class Reading:
-    """Read of a node by the stored value `root`, in a way, after some STOREs.
+    """Read of a node by the stored value `root`, along a path, after some STOREs.
 
     A body (`Body.reading`) has one object for equal readings.
     """
@@ -78,9 +78,9 @@ class Reading:
 
 
 class Use:
-    """A node at one of its readings: the uses of its sources that make it, and its expression.
+    """A node at one of its readings: the uses of its sources (`below`), and its expression.
 
-    Whoever makes one gives it its `reading` and `below`; the walk up its `value`.
+    The downward walk sets `reading` and `below`, the upward walk `value`.
     """
 
     __slots__ = ("below", "reading", "value")
@@ -91,7 +91,7 @@ class Use:
 
 @dataclass
 class Materialized:
-    """A value with memory: `value` over `ranges`; where it goes, and what it must wait for.
+    """A stored value: the expression `value` over `ranges`, its memory, and what it waits for.
 
     `target` is the STORE of the body that names the memory, or None for a temporary.
     """
@@ -99,13 +99,13 @@ class Materialized:
     node: UOp
     ranges: tuple[UOp, ...]
     target: UOp | None = None
-    # How it is made of its sources, over its ranges; None of what no kernel makes.
+    # Its use of its sources, over its ranges; None where no kernel computes it.
     use: Use | None = None
     value: UOp | None = None
     outer: frozenset[UOp] = frozenset()
     size: int = 0
     has_reduce: bool = False
-    # Its axes as they lie in memory, the outermost first, where that is not their own order.
+    # The order of its axes in memory, outermost first, where it differs from their own.
     layout: tuple[int, ...] | None = None
 
 
@@ -115,9 +115,9 @@ def estimate(size: int | UOp) -> int:
 
 
 def reach_of_columns(outputs: Sequence[UOp], used: frozenset[UOp]) -> int:
-    """Elements between the first and the last of what loops outside of `used` run over.
+    """Elements spanned by the loops outside of `used`, which go down columns.
 
-    Where the last axis of the outputs is one of `used` these go down columns; else 0.
+    0 unless the last axis of the outputs is in `used`.
     """
     ranges = [r for r in outputs if r.op is Ops.RANGE]
     if not ranges or ranges[-1] not in used:
@@ -127,9 +127,9 @@ def reach_of_columns(outputs: Sequence[UOp], used: frozenset[UOp]) -> int:
 
 
 def kept_in(flat: UOp, size: int) -> UOp | None:
-    """The condition under which a place lies inside of memory, where a variable may put it outside.
+    """The bounds check of an offset that a variable may put out of bounds; else None.
 
-    Places that loaded numbers decide are theirs to keep inside.
+    Offsets that depend on loaded numbers are not checked here.
     """
     if flat.vmin >= 0 and flat.vmax < size:
         return None
@@ -142,12 +142,12 @@ def kept_in(flat: UOp, size: int) -> UOp | None:
 
 
 def memory_leaf(number: int, size: int, dtype: DType) -> UOp:
-    """A leaf of an expression that stands for memory: which, its owner knows."""
+    """A leaf of an expression that stands for memory, which its owner maps to a slot."""
     return UOp(Ops.PARAM, dtype, (), ParamArg(number, size, "memory"))
 
 
 def next_leaf(leaves: Iterable[UOp], size: int, dtype: DType) -> UOp:
-    """A leaf beside these, which has the next number."""
+    """A leaf with the number after these."""
     return memory_leaf(max([leaf.arg.slot for leaf in leaves], default=-1) + 1, size, dtype)
 
 
@@ -157,7 +157,7 @@ def changes_width(u: UOp) -> bool:
 
 
 def without_effects(u: UOp) -> UOp:
-    """A view of memory without the effects that it has to see; anything else as it is."""
+    """A view of memory without the effects before it; any other node as it is."""
     views: list[UOp] = []
     x = u
     while x.op in MOVEMENT or x.op is Ops.AFTER:

@@ -1,1 +1,1 @@
-"""Stored values as kernels: cut, fused side by side, tiled, put in order."""
+"""Turns stored values into kernels: cuts, fuses horizontally, tiles and orders them."""

@@ -1,12 +1,12 @@
-"""Horizontal fusion: kernels over the same loops become one kernel with several results.
+"""Fuses kernels over the same loops horizontally: one kernel with several results.
 
-Receives drafts in running order; returns drafts in running order that do the same. What two kernels
-both load is then loaded once, and what one makes for the other is handed on in a register; a
-temporary that nobody else reads is not stored at all.
+Receives drafts in execution order; returns equivalent drafts in execution order. A load of both
+kernels is then done once, and a value that one kernel computes for the other stays in a register; a
+temporary without other readers is not stored at all.
 
-A kernel may come up to an earlier one, or the earlier down to it, past steps that share no memory
-with the one that moves. Between the two, memory that one writes and the other touches has to be
-touched at the element that is written: the loops then carry nothing from turn to turn.
+A kernel may move up to an earlier one, or the earlier one down to it, past steps that share no
+memory with the one that moves. Memory that one of the two writes and the other accesses must be
+accessed at the element that is written, so that the fused loops carry no dependence.
 """
 
 from __future__ import annotations
@@ -24,30 +24,29 @@ from aster_ml.uop.graph import substitute_all
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ranges import iterations
 
-# How many of the kernels over the same loops are looked at: those that share memory with the next
-# one, and the latest.
+# Number of candidate kernels over the same loops: those that share memory with the next kernel, and
+# the latest.
 NEAR = 8
-# Buffers of one kernel, where its device does not allow fewer.
+# Buffers of one kernel, unless its device allows fewer.
 MAX_SLOTS = 24
-# With less work than this two kernels are one even when they share nothing.
+# Kernels with less work than this are fused even if they share nothing.
 TINY_WORK = 16
-# A reduction with more work runs in strips and tiles that are made for a single result.
+# A reduction with more work is tiled for a single result.
 LARGE_WORK = 1 << 22
-# Operations of a large reduction, with what is done to its results, that leave its loops as they
-# would be without the latter.
+# A large reduction with an epilogue of at most so many operations is tiled as without the epilogue.
 LONG_BODY = 16
 
 
 @dataclass(eq=False)
 class Group:
-    """A draft, or several that became one, at its place in the order."""
+    """A draft, or several fused drafts, at a position of the order."""
 
     draft: Draft
     at: int
-    # Slots that it touches.
+    # Slots that it reads and writes.
     reads: set[int]
     writes: set[int]
-    # Whether a later step shares memory with it, so that it cannot move down.
+    # Whether a later step shares memory with it, so that it must not move down.
     pinned: bool = False
     key: tuple[object, ...] | None = None
     work: int = 1
@@ -64,18 +63,18 @@ class Merger:
     def __init__(self, splitter: Splitter, drafts: list[Draft], work: Work) -> None:
         self.splitter = splitter
         devices = {draft.step.device for draft in drafts}
-        # The most buffers of a kernel of each device.
+        # Device -> largest number of buffers of a kernel.
         self.most = {d: min(work.workers(d).buffers or MAX_SLOTS, MAX_SLOTS) for d in devices}
         # How many steps read a slot.
         self.uses = Counter([slot for draft in drafts for slot in draft.read_slots])
         self.groups: list[Group] = []
         self.alike: dict[tuple[object, ...] | None, list[Group]] = {}
         self.writer: dict[int, Group] = {}
-        # Who has read a slot since it was last written.
+        # Slot -> groups that have read it since its last write.
         self.readers: dict[int, dict[Group, None]] = {}
 
     def add(self, at: int, draft: Draft) -> None:
-        """The next draft: into an earlier kernel where that pays, or as it is."""
+        """Adds the next draft: to an earlier kernel where that pays, else by itself."""
         new = Group(draft, at, draft.read_slots, draft.written_slots)
         behind = self.conflicts(new)
         key = None
@@ -105,11 +104,11 @@ class Merger:
         self.note(new, new)
 
     def merge_related(self, new: Group, last: int, tried: list[Group]) -> Group | None:
-        """The latest group that shares memory with `new`, with `new` in it, but for those tried.
+        """The latest group that shares memory with `new`, with `new` fused; except those tried.
 
-        What `new` reads may have been made long ago: as many steps may lie between as there are
-        parameters to update. Large reductions take on what is done to their results right behind
-        them, and nothing else.
+        `new` may read a result of many steps ago, such as one step for each parameter of an
+        optimizer. Large reductions fuse only with kernels directly after them that read their
+        results.
         """
         if is_large_reduction(new):
             return None
@@ -129,7 +128,7 @@ class Merger:
         return None
 
     def conflicts(self, new: Group) -> list[Group]:
-        """The last steps that a new one has to stay behind."""
+        """The last groups that a new group must stay after."""
         found: dict[Group, None] = {}
         for slot in new.reads | new.writes:
             if slot in self.writer:
@@ -139,9 +138,9 @@ class Merger:
         return list(found)
 
     def note(self, group: Group, new: Group) -> None:
-        """Who has touched what, now that a draft has come into this group.
+        """Records the accesses of a draft that was added to this group.
 
-        What else the group touches may have been written again since, by a step behind it.
+        Other slots of the group may have been written since by later steps.
         """
         for slot in new.reads:
             self.readers.setdefault(slot, {})[group] = None
@@ -154,11 +153,11 @@ class Merger:
         return self.splitter.slots[slot].size
 
     def counts(self, group: Group, slot: int) -> bool:
-        """Whether loading an element once instead of twice saves anything to speak of."""
+        """Whether loading a slot once instead of twice saves noticeable time."""
         return not has_much_work(group) or 2 * self.size(slot) >= iterations(group.draft.ranges)
 
     def stays_one_result(self, group: Group, new: Group) -> bool:
-        """Whether what the two make is one result: nobody else reads what the first makes."""
+        """Whether the fused kernel has one result: only `new` reads the result of `group`."""
         slots = list(group.writes)
         return (
             len(slots) == len(new.writes) == 1
@@ -167,9 +166,9 @@ class Merger:
         )
 
     def try_merge(self, group: Group, new: Group, last: int) -> Group | None:
-        """The group with `new` in it; None where that cannot be, or does not pay.
+        """The group fused with `new`; None where that is not legal, or does not pay.
 
-        `last` is where the last step stands that `new` has to stay behind.
+        `last` is the position of the last step that `new` must stay after.
         """
         comes_up = last <= group.at
         if not comes_up and group.pinned:
@@ -199,20 +198,20 @@ class Merger:
         return group
 
     def joined(self, group: Group, new: Group) -> tuple[list[Part], dict[UOp, Leaf]] | None:
-        """The parts of the second over the loops of the first, where no memory stands between.
+        """The parts of `new` over the loops of `group`, and the leaves of both.
 
-        With them what the leaves of both stand for.
+        None where memory between the two prevents fusion.
         """
         if group.draft.kept and group.writes & new.reads:
             return None
         if new.reads.isdisjoint(group.reads) and new.reads.isdisjoint(group.writes):
-            # Nothing is handed on, nor loaded by both.
+            # They share neither values nor loads.
             if max(group.work, new.work) > TINY_WORK:
                 return None
         ranges: dict[UOp, UOp] = dict(zip(new.draft.ranges, group.draft.ranges, strict=True))
         for r in sorted(new.ranges, key=lambda r: r.arg.id):
             if r in group.ranges and r not in ranges:
-                # Two reductions, although of the same number.
+                # Two different reductions with the same range number.
                 ranges[r] = UOp.range(r.src[0], next(self.splitter.planner.ids), r.arg.kind)
         leaves = dict(group.draft.leaves)
         renamed = join_leaves(leaves, new.draft.leaves)
@@ -238,7 +237,7 @@ class Merger:
         if not handed and not shared and max(group.work, new.work) > TINY_WORK:
             return None
         if is_large_reduction(group):
-            # Its loops are arranged for its operands, and others of that size would be in the way.
+            # A large reduction is tiled for its operands; others of that size would disturb it.
             slots = [leaf.slot for leaf in new.draft.leaves.values()]
             sizes = [self.size(s) for s in slots if s not in written]
             if any(
@@ -254,7 +253,7 @@ class Merger:
 
 
 def join_leaves(leaves: dict[UOp, Leaf], more: dict[UOp, Leaf]) -> dict[UOp, UOp]:
-    """Adds leaves to those of another draft; returns those that are other nodes there."""
+    """Adds leaves to those of another draft; returns the leaves that are renumbered there."""
     known = {leaf.memory: token for token, leaf in leaves.items()}
     renamed: dict[UOp, UOp] = {}
     for token, leaf in more.items():
@@ -267,7 +266,7 @@ def join_leaves(leaves: dict[UOp, Leaf], more: dict[UOp, Leaf]) -> dict[UOp, UOp
 
 
 def describe(group: Group, splitter: Splitter) -> None:
-    """Reads off the expressions of its parts what merging asks of a kernel."""
+    """Collects from its expressions what fusion needs to know of a group."""
     draft = group.draft
     walk = splitter.walk(draft.exprs)
     ranges = {*draft.ranges, *(walk.sums or ())}
@@ -278,20 +277,19 @@ def describe(group: Group, splitter: Splitter) -> None:
 
 
 def has_much_work(group: Group) -> bool:
-    """Whether the work counts for more than a launch."""
+    """Whether the work takes longer than a launch."""
     return group.work > ASSUMED.small_work
 
 
 def is_large_reduction(group: Group) -> bool:
-    """Whether its loops are arranged for the operands of a sum."""
+    """Whether the group is a reduction that is tiled for its operands."""
     return group.has_reduce and has_much_work(group)
 
 
 def is_worth_fusing(group: Group, new: Group) -> bool:
     """Whether one kernel is no slower than the two.
 
-    A reduction that is large in itself has its loops arranged for its operands: it takes on what
-    little is done to its results, and nothing else.
+    A large reduction is tiled for its operands: it fuses with a short epilogue and nothing else.
     """
     nodes = group.nodes + new.nodes
     if (group.has_reduce or new.has_reduce) and (has_much_work(group) or has_much_work(new)):
@@ -301,7 +299,7 @@ def is_worth_fusing(group: Group, new: Group) -> bool:
 
 
 def merge_drafts(drafts: list[Draft], splitter: Splitter, work: Work) -> list[Draft]:
-    """Kernels over the same loops become one; temporaries that nobody reads go."""
+    """Fuses kernels over the same loops, and removes temporaries that no step reads."""
     if not FUSE:
         return drafts
     merger = Merger(splitter, drafts, work)
@@ -312,7 +310,7 @@ def merge_drafts(drafts: list[Draft], splitter: Splitter, work: Work) -> list[Dr
 
 
 def drop_unread(drafts: list[Draft], splitter: Splitter) -> list[Draft]:
-    """Without the parts of kernels whose memory is a temporary that no step reads."""
+    """The drafts without parts that store to a temporary that no step reads."""
     read: set[int] = set()
     result: list[Draft] = []
     for draft in reversed(drafts):

@@ -1,9 +1,9 @@
-"""Joins kernels of several results that are made of the same values inside of them.
+"""Joins kernels with several results that compute the same inner values.
 
-Receives drafts in running order; returns drafts in running order that do the same. Which stored
-values are made together says `kernel_library/rows` (`Kept.together`). What has fewer loops is
-stored in each turn of the others; codegen, which knows where an element lies in a warp, stores it
-once.
+Receives drafts in execution order; returns equivalent drafts in execution order. A row of
+`kernel_library` (`Kept.together`) says which stored values are computed together. A part with fewer
+loops is stored in each iteration of the other loops; codegen, which knows the layout of a warp,
+stores it once.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def join_results(drafts: list[Draft], splitter: Splitter, work: Work) -> list[Dr
 
 
 def joined(drafts: list[Draft], more: int, main: int, splitter: Splitter) -> list[Draft]:
-    """The drafts with the parts of one in another; as they are where something comes between."""
+    """The drafts with the parts of one added to another; unchanged if a step between conflicts."""
     first, last = sorted((more, main))
     a, b = drafts[first], drafts[last]
     between = drafts[first + 1 : last]
     written = {s for d in between for s in d.written_slots}
     read = {s for d in between for s in d.read_slots}
-    # The later one may come up, or the earlier one down.
+    # The later one may move up, or the earlier one down.
     up = not b.read_slots & (written | a.written_slots) and not b.written_slots & (written | read)
     down = not a.written_slots & (written | read | b.read_slots) and not a.read_slots & written
-    if not (up or down) or not take_in(drafts[main], drafts[more], splitter):
+    if not (up or down) or not add_parts(drafts[main], drafts[more], splitter):
         return drafts
     rest = [*drafts]
     rest[first if up else last] = drafts[main]
@@ -47,7 +47,7 @@ def joined(drafts: list[Draft], more: int, main: int, splitter: Splitter) -> lis
     return rest
 
 
-def take_in(draft: Draft, more: Draft, splitter: Splitter) -> bool:
+def add_parts(draft: Draft, more: Draft, splitter: Splitter) -> bool:
     """Adds the parts of a draft over the first loops of another, or over all of them."""
     sizes = [r.src[0] for r in draft.ranges]
     if [r.src[0] for r in more.ranges] != sizes[: len(more.ranges)]:

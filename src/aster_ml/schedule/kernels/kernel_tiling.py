@@ -1,15 +1,14 @@
-"""Tiling across kernels: those that hand on large temporaries run depth first, part by part.
+"""Tiles across kernels: runs producers and consumers of large temporaries part by part.
 
-Receives drafts in running order; returns drafts in running order. Where a temporary is much larger
-than what it is made of and than what is made of it (the rows of a softmax), its kernels agree on
-outer axes along which each only reads what the others make at the same place. They become one step
-that goes over these axes in parts and runs all of them for one part before the next, so that of the
-temporary only a part is ever there, again and again in the same scratch.
+Receives drafts in execution order; returns drafts in execution order. A temporary may be much
+larger than its inputs and its results (the rows of a softmax). If its kernels have common outer
+axes along which each reads only what the others write at the same index, they become a *run*: one
+step that loops over parts of these axes and executes all kernels for a part before the next. So
+scratch holds one part of the temporary at a time.
 
-A kernel that sums over such an axis adds each part's sum to its result, which is complete after the
-run. What is wanted of the temporary later is made anew there, where that spares enough memory. How
-the parts are laid out is `schedule/kernels/tile_parts.py`; how such a step becomes code,
-`renderer/runs.py`.
+A kernel that sums over such an axis adds the sum of each part to its result, which is complete
+after the run. A temporary that is read after the run is rematerialized there, where that saves
+enough memory. `schedule/kernels/tile_parts.py` sizes the parts, `renderer/runs.py` writes the code.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.linear_form import Form, form_of
 
-# A run looks at so many steps behind the one that it begins with.
+# Steps after the first kernel of a run that are considered.
 NEAR = 64
 
 # The slots that a kernel reads, and those that it writes.
@@ -49,7 +48,7 @@ Touched = tuple[set[int], set[int]]
 
 @dataclass(eq=False)
 class Facts:
-    """Accesses of a kernel: the form of each index, by slot; of loads, what gates let through."""
+    """Accesses of a kernel: the linear form of each index, by slot; and the gates of loads."""
 
     ranges: frozenset[UOp]
     places: dict[int, Form]
@@ -58,7 +57,7 @@ class Facts:
     plain: bool
 
 
-# Ranges and parts of a kernel, and what these touch.
+# Ranges and parts of a kernel, and their accesses.
 Loops = tuple[tuple[UOp, ...], list[Part], Facts]
 
 
@@ -71,14 +70,14 @@ class Member:
 
 
 def digits(form: Form) -> list[tuple[int, int]] | None:
-    """Steps and sizes of a sum of ranges alone."""
+    """Steps and sizes of a form that is a sum of ranges; else None."""
     if form.const or any([t.op is not Ops.RANGE for t in form.terms]):
         return None
     return sorted([(a, size_of(t)) for t, a in form.terms.items()])
 
 
 def conflict(first: Touched, second: Touched) -> bool:
-    """Whether two share slots that one of them writes."""
+    """Whether two kernels share a slot that one of them writes."""
     (reads, writes), (late_reads, late_writes) = first, second
     return not (
         writes.isdisjoint(late_reads)
@@ -97,15 +96,15 @@ class Runs:
         self.known: dict[Draft, Facts] = {}
         # The slots that drafts read and write.
         self.touched: dict[Draft, Touched] = {}
-        # Temporaries of fewer bytes are not what a run is for.
+        # Smaller temporaries start no run.
         self.least = ASSUMED.large_nbytes
-        # What was made anew once stays.
+        # Slots that were rematerialized; they are not again.
         self.anew: set[int] = set()
-        # Kernels with their ranges that made no run, and the least of a temporary that counted.
+        # Kernels with ranges that made no run, with the minimum size of a temporary at that time.
         self.in_vain: set[tuple[int, frozenset[Any]]] = set()
-        # Drafts of which ranges are split for a run that is looked for, as they were.
+        # Drafts whose ranges are split for a candidate run -> their original loops.
         self.whole: dict[Draft, Loops] = {}
-        # What they are split into, by the range and how much of it is the inner part.
+        # (draft, range, size of the inner part) -> the split loops.
         self.finer: dict[tuple[Draft, UOp, int], Loops] = {}
 
     def nbytes(self, slot: int) -> int:
@@ -114,7 +113,7 @@ class Runs:
         return int(s.size * s.dtype.itemsize)
 
     def is_large_temporary(self, slot: int) -> bool:
-        """Whether a slot is a temporary that counts beside the one that a run is looked for."""
+        """Whether a slot is a temporary of at least the present minimum size."""
         return slot >= self.splitter.n_args and self.nbytes(slot) >= self.least
 
     def touches(self, draft: Draft) -> Touched:
@@ -151,7 +150,7 @@ class Runs:
                     gate, *others = gates.get(u, {None})
                     one = [] if gate is None or others else limits_of(gate)
                     limits.setdefault(slot, []).append(one)
-            # What merged kernels hand on in a register they do not read.
+            # Fused kernels do not load values that stay in registers.
             read = {s for slot in loads for s, _ in self.splitter.shown.get(slot, ())} | set(loads)
             draft.reads = [r for r in draft.reads if r[0] in read]
             self.touched.pop(draft, None)
@@ -162,7 +161,7 @@ class Runs:
     # which kernels, along which axes
 
     def find(self) -> list[Draft]:
-        """The drafts, with runs in place of their kernels: around the largest temporary first."""
+        """The drafts with runs in place of their kernels; the largest temporary comes first."""
         tried: set[int] = set()
         while True:
             least = ASSUMED.large_nbytes if DEPTH_FIRST < 2 else 1
@@ -183,7 +182,7 @@ class Runs:
             self.try_at(at, slot)
 
     def try_at(self, at: int, slot: int) -> None:
-        """Puts the run that begins with the kernel that makes this slot in its place, if any."""
+        """Replaces kernels by the run that starts with the writer of this slot, if there is one."""
         draft = self.drafts[at]
         facts = self.facts(draft)
         if not facts.plain:
@@ -218,14 +217,14 @@ class Runs:
         if best is None:
             return
         if best.again:
-            best.after = self.make_again(best.inside, best.after, best.again)
+            best.after = self.recomputed(best.inside, best.after, best.again)
         made, completed = build_run(best, self.splitter)
         self.drafts = [*best.before, made, *completed, *best.after]
 
     def split_as_read(self, draft: Draft, slot: int, readers: list[Draft]) -> None:
-        """Splits outer ranges of a kernel where those that read what it makes have two for one."""
+        """Splits outer ranges of a kernel where readers of its result have two ranges for one."""
         form, outer = self.facts(draft).places[slot], self.outer(draft, slot)
-        # What reads a view of the slot has no loads of it.
+        # A reader of a view of the slot has no loads of the slot.
         forms = [f for d in readers for f in self.facts(d).loads.get(slot, ())]
         for r in outer[: self.deepest(slot, outer)]:
             step = form.terms.get(r, 0)
@@ -239,12 +238,12 @@ class Runs:
                 self.split_at(draft, r, max(inner))
 
     def outer(self, draft: Draft, slot: int) -> list[UOp]:
-        """The ranges of a kernel, the outermost of a slot that it makes first."""
+        """The ranges of a kernel, by their stride in a slot that it writes, largest first."""
         form = self.facts(draft).places[slot]
         return sorted(draft.ranges, key=lambda r: -form.terms.get(r, 0))
 
     def deepest(self, slot: int, outer: list[UOp]) -> int:
-        """Counts the ranges of a kernel that a run may go over: no more than make parts small."""
+        """Counts the outer ranges that a run may loop over, until parts are small."""
         nbytes, count = self.nbytes(slot), 0
         while count < len(outer) - 1 and (count == 0 or not is_small(nbytes)):
             nbytes //= size_of(outer[count])
@@ -252,19 +251,19 @@ class Runs:
         return count
 
     def join_ranges(self) -> None:
-        """Takes back what was split for kernels that are in no run."""
+        """Restores split ranges of kernels that are in no run."""
         for draft, whole in self.whole.items():
             self.loop_so(draft, whole)
         self.whole.clear()
 
     def loop_so(self, draft: Draft, loops: Loops) -> None:
-        """Lets a kernel have other ranges for the same places."""
+        """Replaces the loops of a kernel by equivalent ones."""
         draft.ranges, draft.parts, self.known[draft] = loops
 
     def spread(
         self, first: Member, writers: dict[int, list[Draft]], readers: dict[int, list[Draft]]
     ) -> dict[Draft, Member]:
-        """All kernels near that touch the same memory and have the same axes."""
+        """All nearby kernels that access the same memory along the same axes."""
         members = {first.draft: first}
         waiting = [first]
         while waiting:
@@ -291,11 +290,11 @@ class Runs:
         members: dict[Draft, Member],
         waiting: list[Member],
     ) -> None:
-        """Another kernel becomes a member if its accesses of a slot have the axes."""
+        """Adds another kernel as a member if its accesses of a slot have the axes."""
         if other in members or not self.facts(other).plain:
             return
         axes: dict[int, UOp] = {}
-        # A split gives one of the axes its range.
+        # Each split gives one axis its range.
         for _ in range(len(steps) + 1):
             axes, lacking = self.axes_in(other, slot, member, steps)
             if lacking is None or not self.split_for(other, slot, *lacking):
@@ -309,9 +308,9 @@ class Runs:
     def axes_in(
         self, draft: Draft, slot: int, member: Member, steps: dict[int, int]
     ) -> tuple[dict[int, UOp], tuple[int, int] | None]:
-        """A kernel's ranges for the axes of a member, up to the first that has none or several.
+        """A kernel's ranges for the axes of a member, up to the first axis with none or several.
 
-        Where there is none, the step and the size that are wanted come with them.
+        For an axis without a range, the wanted step and size are returned too.
         """
         axes: dict[int, UOp] = {}
         forms = self.forms_of(draft, slot)
@@ -335,9 +334,9 @@ class Runs:
         return [*facts.loads.get(slot, ()), *(() if place is None else (place,))]
 
     def split_for(self, draft: Draft, slot: int, step: int, size: int) -> bool:
-        """Splits a range of which so many elements make one step of an axis; whether there is one.
+        """Splits a range so that one part has this step in the slot and this size, if possible.
 
-        `step` is how far the axis goes in the slot.
+        Returns whether a range was split.
         """
         for form in self.forms_of(draft, slot):
             for t, a in form.terms.items():
@@ -350,7 +349,7 @@ class Runs:
         return False
 
     def split_at(self, draft: Draft, r: UOp, inner: int) -> None:
-        """Makes two ranges of one, of which the inner one has that size."""
+        """Splits a range in two, the inner one of size `inner`."""
         found = self.finer.get((draft, r, inner))
         if found is not None:
             self.loop_so(draft, found)
@@ -360,7 +359,7 @@ class Runs:
         self.finer[draft, r, inner] = draft.ranges, draft.parts, self.facts(draft)
 
     def may_part(self, draft: Draft, ranges: set[UOp]) -> bool:
-        """Whether a kernel may run in parts of ranges: outputs', or those of its one plain sum."""
+        """Whether a kernel may run in parts of these ranges: of outputs, or its only plain sum."""
         summed = ranges - set(draft.ranges)
         if not summed:
             return True
@@ -373,8 +372,8 @@ class Runs:
         return summed <= set(found[0].src[1:]) and set(found[0].ranges) <= set(draft.ranges)
 
     def spared(self, run: Run) -> float:
-        """The bytes of temporaries that a run keeps from memory; the less of them is there at a
-        time the more they count.
+        """The bytes of temporaries that a run keeps out of memory, weighted by how small the part
+        of them is that exists at a time.
         """
         part = sum(run.scratch.values())
         return sum([self.nbytes(s) for s in run.scratch]) / (1 + part / ASSUMED.large_nbytes)
@@ -382,7 +381,7 @@ class Runs:
     # whether they may run so, and whether that pays
 
     def agrees(self, reader: Member, writer: Member, slot: int) -> bool:
-        """Whether one kernel reads of a slot only what the other makes in the same part."""
+        """Whether the reader reads only elements that the writer writes in the same part."""
         place = self.facts(writer.draft).places[slot]
         steps = coefficients(place, writer.axes)
         if not all(steps.values()):
@@ -400,11 +399,11 @@ class Runs:
         return True
 
     def order(self, members: dict[Draft, Member]) -> tuple[list[Draft], list[Draft], list[Draft]]:
-        """The drafts before the run, in it and after it, so that nothing that conflicts moves."""
+        """The drafts before, in and after the run, in an order that keeps all dependences."""
         before: list[Draft] = []
         inside: list[Draft] = []
         after: list[Draft] = []
-        # What kernels of the run read and write, and what those after it do.
+        # Slots that kernels of the run read and write, and those of drafts after the run.
         near_reads: set[int] = set()
         near_writes: set[int] = set()
         late_reads: set[int] = set()
@@ -433,16 +432,16 @@ class Runs:
         return before, inside, after
 
     def may_follow(self, first: Member, second: Member) -> bool:
-        """Whether two kernels that share memory may run in one part after the other."""
+        """Whether two kernels that share memory may alternate, part by part."""
         (reads, writes), (early_reads, made) = self.touches(second.draft), self.touches(first.draft)
         if writes & early_reads or writes & made:
             return False
         return all([self.agrees(second, first, s) for s in made & reads])
 
     def shape_of(self, members: dict[Draft, Member]) -> Run | None:
-        """The run of these kernels, without those that gain nothing by it; None if none is left.
+        """The run of these kernels, without those that gain nothing; None if none is left.
 
-        First as if large temporaries that are wanted later were made anew there.
+        First tries to rematerialize large temporaries that are read later.
         """
         kernels = frozenset([(d, *member.axes.items()) for d, member in members.items()])
         key = self.least, kernels
@@ -451,15 +450,15 @@ class Runs:
         self.part_with_fewer(members)
         written = {s for d in members for s in self.touches(d)[1] if self.is_large_temporary(s)}
         for remake in (True, False) if self.spares_much_memory(written) else (False,):
-            if remake or self.hands_on(members):
+            if remake or self.has_private_temporary(members):
                 run = self.shape_so(dict(members), remake)
                 if run is not None:
                     return run
         self.in_vain.add(key)
         return None
 
-    def hands_on(self, members: dict[Draft, Member]) -> bool:
-        """Whether a temporary that one of the kernels makes is read by no other than them."""
+    def has_private_temporary(self, members: dict[Draft, Member]) -> bool:
+        """Whether only these kernels read some temporary that one of them writes."""
         made = {s for d in members for s in self.touches(d)[1] if s >= self.splitter.n_args}
         for d in self.drafts:
             if d not in members:
@@ -471,21 +470,21 @@ class Runs:
         return bool(made)
 
     def spares_much_memory(self, slots: Iterable[int]) -> bool:
-        """Whether so much memory is spared that making it anew pays."""
+        """Whether these slots save enough memory for rematerialization to pay."""
         return sum([self.nbytes(s) for s in slots]) >= (
             ASSUMED.again_nbytes if DEPTH_FIRST < 2 else 1
         )
 
     def shape_so(self, members: dict[Draft, Member], remake: bool) -> Run | None:
-        """The run, with or without what is made anew."""
+        """The run, with or without rematerialization."""
         while len(members) > 1:
             before, inside, after = self.order(members)
-            again = self.made_again(inside, members, after) if remake else set()
+            again = self.slots_to_rematerialize(inside, members, after) if remake else set()
             if remake and not again:
                 return None
             hidden = self.hidden(inside, [*before, *after], again)
             if again and all([self.touches(d)[1] <= hidden for d in inside]):
-                return None  # all that it makes would be made anew
+                return None  # all its results would be rematerialized
             needless = self.needless(inside, hidden)
             gone = [d for d in members if d not in inside or d in needless]
             if not gone:
@@ -499,7 +498,7 @@ class Runs:
         return None
 
     def part_with_fewer(self, members: dict[Draft, Member]) -> None:
-        """Leaves out, of two kernels that cannot be in one run, the one that touches less of it."""
+        """Removes one of two kernels that cannot share a run, by bytes of large temporaries."""
         drafts = [d for d in self.drafts if d in members]
         for i, late in enumerate(drafts):
             for early in drafts[:i]:
@@ -511,12 +510,12 @@ class Runs:
                     del members[min(early, late, key=self.large_nbytes)]
 
     def large_nbytes(self, draft: Draft) -> int:
-        """The bytes of all large temporaries that a kernel reads or makes."""
+        """The bytes of all large temporaries that a kernel reads or writes."""
         reads, writes = self.touches(draft)
         return sum([self.nbytes(s) for s in reads | writes if self.is_large_temporary(s)])
 
     def hidden(self, inside: list[Draft], others: list[Draft], again: set[int]) -> set[int]:
-        """Temporaries that are made and read in the run alone, but for those made `again`."""
+        """Temporaries that only the run writes and reads, without rematerialized ones (`again`)."""
         n_args, touches = self.splitter.n_args, self.touches
         made = {s for d in inside for s in touches(d)[1] if s >= n_args}
         read = set[int]().union(*[touches(d)[0] for d in others])
@@ -525,10 +524,10 @@ class Runs:
 
     # what is wanted after the run
 
-    def made_again(
+    def slots_to_rematerialize(
         self, inside: list[Draft], members: dict[Draft, Member], after: list[Draft]
     ) -> set[int]:
-        """The temporaries that are made anew after the run, none where that spares too little."""
+        """The temporaries that are rematerialized after the run; none if that saves too little."""
         touches = self.touches
         writer = {s: d for d in inside for s in touches(d)[1] if self.is_large_temporary(s)}
         wanted = {s for d in after for s in touches(d)[0] if s in writer and s not in self.anew}
@@ -539,10 +538,10 @@ class Runs:
             slot = wanted.pop()
             d = writer[slot]
             if not set(members[d].axes.values()) <= set(d.ranges):
-                continue  # a sum over parts is there after the run
+                continue  # a sum over parts exists after the run
             found.add(slot)
             wanted |= {s for s in touches(d)[0] if s in writer and s not in found}
-        # Whatever these are made of has to be there still, with the same value.
+        # The inputs of these must still exist, unchanged.
         kept = {s for slot in found for s in touches(writer[slot])[0]} - found
         for d in self.drafts:
             reads, writes = touches(d)
@@ -551,8 +550,8 @@ class Runs:
                 return set()
         return found
 
-    def make_again(self, inside: list[Draft], after: list[Draft], again: set[int]) -> list[Draft]:
-        """The drafts after the run, which read temporaries that are made anew before them."""
+    def recomputed(self, inside: list[Draft], after: list[Draft], again: set[int]) -> list[Draft]:
+        """The drafts after the run, with rematerializing kernels before their readers."""
         splitter = self.splitter
         new: dict[int, int] = {}
         for slot in sorted(again):
@@ -582,7 +581,7 @@ class Runs:
         self.touched.pop(draft, None)
 
     def needless(self, inside: list[Draft], hidden: set[int]) -> set[Draft]:
-        """Kernels that touch no large hidden temporary and make nothing that others read."""
+        """Kernels that access no large hidden temporary and whose results no other member reads."""
         large = {s for s in hidden if self.is_large_temporary(s)}
         found: set[Draft] = set()
         for d in inside:
@@ -600,7 +599,7 @@ def chosen_axes(members: list[Member]) -> list[dict[Draft, UOp]]:
 
 
 def join_runs(drafts: list[Draft], splitter: Splitter, work: Work) -> list[Draft]:
-    """Runs kernels that hand on large temporaries tile by tile, producer and consumer in turn."""
+    """Tiles producers and consumers of large temporaries together, part by part."""
     if not DEPTH_FIRST:
         return drafts
     return Runs(drafts, splitter, work.workers).find()

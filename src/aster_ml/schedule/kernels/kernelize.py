@@ -38,7 +38,7 @@ from aster_ml.uop.ranges import size_of
 
 
 class Splitter:
-    """State of cutting one planned body. What `before` has found of expressions is known."""
+    """State of cutting one planned body; reuses the walks that `before` has cached."""
 
     def __init__(
         self, planner: StagePlanner, params: list[UOp], before: Splitter | None = None
@@ -49,17 +49,17 @@ class Splitter:
         self.slot_of: dict[UOp, int] = {p: i for i, p in enumerate(params)}
         self.drafts: list[Draft] = []
         self.effects = Effects()
-        # What is below chains of effects.
+        # Node -> the node below its chain of effects.
         self.under: dict[UOp, UOp] = {}
-        # Slots that show the memory of others, as of some version.
+        # Slot of a view -> the memory that it shows, at some version.
         self.shown: dict[int, list[Read]] = {}
-        # Expressions that have been walked, and kernels that have been closed.
+        # Caches of walked expressions and of closed kernels.
         self.walks: dict[tuple[UOp, ...], Walk] = before.walks if before else {}
         self.closed: dict[tuple[object, ...], UOp] = before.closed if before else {}
         self.calls = self.find_calls() if METADATA.data else {}
 
     def memory(self, u: UOp) -> int:
-        """The slot of a parameter or stored value; temporaries get theirs when first asked."""
+        """The slot of a parameter or stored value; temporaries get a slot at the first call."""
         found = self.slot_of.get(u)
         if found is None:
             stored = self.planner.stored[u]
@@ -93,7 +93,7 @@ class Splitter:
         return self.drafts
 
     def source_memory(self, u: UOp) -> tuple[int, int, Happened]:
-        """Slot, byte offset and effects of an unbroken run of memory."""
+        """Slot, byte offset and effects of a contiguous run of memory."""
         offset, after = 0, NOTHING
         while u.op is not Ops.PARAM and (after or u not in self.planner.stored):
             if u.op is Ops.SHRINK:
@@ -135,11 +135,11 @@ class Splitter:
         )
 
     def reads_of(self, slot: int, after: Happened) -> list[Read]:
-        """Lists what a read of a slot reads: the slot, and the memory that it only shows."""
+        """Lists the reads of a slot: the slot itself, and the memory that it is a view of."""
         return [(slot, after), *self.shown.get(slot, ())]
 
     def draft_view(self, stored: Materialized) -> None:
-        """A BITCAST to another width: the same bytes."""
+        """Drafts a view for a BITCAST to another width: the same bytes."""
         u = stored.node
         slot, offset, after = self.source_memory(u.src[0])
         if stored.target is not None:
@@ -153,7 +153,7 @@ class Splitter:
         self.drafts.append(Draft(step, self.reads_of(slot, after), out, stored.target))
 
     def draft_part(self, u: UOp) -> None:
-        """A run of memory that nobody writes to, as memory of its own."""
+        """Drafts a view for a run of memory that no step writes to."""
         run = slice_of_base(u)
         need(run is not None, f"split: {u!r} is no run of its memory")
         base, start = run  # type: ignore[misc]
@@ -163,7 +163,7 @@ class Splitter:
         self.drafts.append(Draft(step, self.reads_of(slot, NOTHING), out))
 
     def draft_kernel(self, stored: Materialized) -> None:
-        """A kernel that stores one value."""
+        """Drafts a kernel that stores one value."""
         u, value = stored.node, stored.value
         assert value is not None
         target = u if u.op is Ops.STORE else stored.target
@@ -179,7 +179,7 @@ class Splitter:
                     idxs, valid = source_index(at, idxs)
                     need(valid is None, "split: a STORE into a padded view")
                 elif at.op is Ops.AFTER:
-                    # All that has happened before it as well.
+                    # With all earlier effects.
                     after |= self.effects.below(at)
                     at = self.below_effects(at)
                     continue
@@ -196,7 +196,7 @@ class Splitter:
             self.copy_instead(self.drafts[-1])
 
     def below_effects(self, u: UOp) -> UOp:
-        """Takes off effects that follow on one another."""
+        """The node below a chain of effects."""
         found = self.under.get(u.src[0], u.src[0])
         while found.op is Ops.AFTER:
             found = found.src[0]
@@ -204,7 +204,7 @@ class Splitter:
         return found
 
     def copy_instead(self, draft: Draft) -> None:
-        """Makes a small kernel that only repeats memory a plain copy: there is nothing to run."""
+        """Replaces a small kernel that only copies memory by a copy step."""
         part, numel = draft.parts[0], prod([size_of(r) for r in draft.ranges])
         if part.value.op is not Ops.LOAD or len(part.value.src) > 1 or numel > ASSUMED.small_work:
             return
@@ -216,9 +216,9 @@ class Splitter:
             draft.step = Step("copy", slots, None, draft.step.device, 0, nbytes)
 
     def draft_scatter(self, stored: Materialized, target: UOp | None) -> None:
-        """Two kernels: zeros everywhere, then every element is added where it belongs.
+        """Drafts two kernels: one fills the result with zeros, one adds each element at its index.
 
-        Of the greatest the least value there is in place of zeros.
+        A maximum starts from the least value of the dtype instead of zeros.
         """
         u, value = stored.node, stored.value
         assert value is not None
@@ -229,7 +229,7 @@ class Splitter:
         self.emit(u, out, flat_index(ranges, sizes), start, ranges, None, NOTHING)
         flat = self.planner.simple(flat_index(value.src[1:], sizes))
         ranges, part = stored.ranges, value.src[0]
-        # What a whole range adds to one place is summed up first, in a register.
+        # Elements that a range adds to the same index are summed in a register first.
         closed = [r for r in ranges if r.op is Ops.RANGE and r not in flat.ranges]
         if closed:
             sizes = tuple([r.src[0] for r in closed])
@@ -239,14 +239,14 @@ class Splitter:
             ranges = tuple([r for r in ranges if r not in closed])
         added = self.planner.token(u, u).index(flat).load().alu(u.arg.op, part)
         self.emit(u, out, flat, added, ranges, target, NOTHING)
-        # The zeros and the additions belong together: no reader comes between.
+        # No reader may come between the two kernels.
         second, first = self.drafts.pop(), self.drafts.pop()
         first.alone = second.alone = True
         second.reads = [r for r in second.reads if r[0] != out]
         self.drafts.extend([first, second])
 
     def walk(self, exprs: tuple[UOp, ...]) -> Walk:
-        """Walks expressions once and remembers the result: layers that are alike share one."""
+        """Walks expressions and caches the result, which equal layers share."""
         found = self.walks.get(exprs)
         if found is None:
             found = self.walks[exprs] = Walk(exprs)
@@ -262,7 +262,7 @@ class Splitter:
         target: UOp | None,
         target_after: Happened,
     ) -> None:
-        """A kernel with one part: notes what it reads."""
+        """Drafts a kernel with one part, and records its reads."""
         reads: dict[Read, None] = {}
         leaves: dict[UOp, Leaf] = {}
         behind = self.planner.memory_behind.get(u, {})
@@ -291,7 +291,7 @@ class Splitter:
         self.drafts.append(draft)
 
     def find_calls(self) -> dict[UOp, dict[Any, None]]:
-        """For each stored node the calls whose nodes its kernel computes, its own first."""
+        """For each stored node, the traced calls that its kernel computes, its own call first."""
         stored = self.planner.stored
         found = {root: dict.fromkeys(METADATA.get(root) or ()) for root in stored}
         for u, readings in self.planner.readings.items():
@@ -304,7 +304,7 @@ class Splitter:
     def close(self, draft: Draft, sizes: dict[int, int] | None = None) -> Step:
         """The step of a draft; of a kernel, its graph with buffers and ranges numbered.
 
-        `sizes` are those of slots of which the kernel sees a part.
+        `sizes` overrides the sizes of slots of which the kernel sees a part.
         """
         if not draft.parts:
             return draft.step
@@ -322,7 +322,7 @@ class Splitter:
         if sizes:
             room = [sizes.get(slot, n) for slot, n in zip(number, room, strict=True)]
         places = tuple([number[leaves[u.src[0]].slot] for u in walk.reads])
-        # Kernels that differ in nothing but the memory that they are run on are made once.
+        # Kernels that differ only in their memory are built once.
         key = (exprs, draft.ranges, draft.info, places, tuple(room))
         ast = self.closed.get(key)
         if ast is None:
@@ -333,13 +333,13 @@ class Splitter:
     def check_in_place(
         self, u: UOp, read: UOp, flat: UOp, after: Happened, target_after: Happened
     ) -> None:
-        """An assign may read its own target only at the element that it writes."""
+        """Raises HazardError where an assign reads its target at another element than it writes."""
         if read.src[1] is not flat and after == target_after:
             raise HazardError(value=u.src[1] if u.op is Ops.STORE else u)
 
 
 class Walk:
-    """The nodes of expressions, sources first, and among them those that kernels differ in."""
+    """The nodes of expressions, sources first, with the nodes that `close_kernel` replaces."""
 
     __slots__ = ("exprs", "loads", "nodes", "order", "ranges", "reads", "sums")
 
@@ -370,7 +370,7 @@ class Walk:
 
 
 def close_kernel(draft: Draft, walk: Walk, places: tuple[int, ...], room: list[int]) -> UOp:
-    """The graph of a draft's kernel: its buffers, of such sizes, and its ranges by number."""
+    """The graph of a draft's kernel, with buffers and ranges numbered; `room` has buffer sizes."""
     changes: dict[UOp, UOp] = {}
     for r in draft.ranges:
         changes[r] = UOp(Ops.RANGE, r.dtype, r.src, RangeArg(len(changes), r.arg.kind))
@@ -396,16 +396,16 @@ def close_kernel(draft: Draft, walk: Walk, places: tuple[int, ...], room: list[i
     return UOp(Ops.SINK, dtypes.void, tuple(ends), draft.info)
 
 
-# What makes a place one that depends on data.
+# Ops that make an index depend on data.
 DATA = frozenset({Ops.LOAD, Ops.REDUCE})
 
 
 def check_bounds(target: UOp, value: UOp, gate: UOp | None) -> None:
     """Raises InternalError unless interval arithmetic shows every access inside its buffer.
 
-    Where a gate decides, only the renderers' rule that a failing gate touches nothing helps. Of
-    places that are made of data (those of a sort are), intervals tell nothing: whoever makes them
-    vouches for them, and only those that cannot be inside are found.
+    A gated access is safe, since a failing gate touches no memory. Intervals of indices that depend
+    on data (as in a sort) are unknown: their author guarantees the bounds, and only indices that
+    are always out of bounds are found.
     """
     ungated = [u.src[0] for u in toposort(value) if u.op is Ops.LOAD and len(u.src) == 1]
     for at in [target] * (gate is None) + ungated:

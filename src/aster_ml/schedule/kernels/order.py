@@ -1,7 +1,7 @@
-"""Order of steps: readers of overwritten memory on the right side of each STORE.
+"""Orders steps: places readers of overwritten memory before or after each STORE.
 
-Receives drafts, sources first; returns them in running order, or raises HazardError with what has
-to be stored beforehand.
+Receives drafts, sources first; returns them in execution order, or raises HazardError with the
+value to store beforehand.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from aster_ml.uop.ops import Ops
 
 
 def order_drafts(drafts: list[Draft], planner: StagePlanner, params: list[UOp]) -> list[Draft]:
-    """Drafts so that each reader of overwritten memory comes on the right side of the STORE.
+    """Orders drafts so that each reader of overwritten memory sees the right version.
 
-    Data dependencies hold in the given order already; a STORE to an argument comes after readers of
-    the old value and before readers of the new one. Otherwise the order is kept.
+    The given order respects data dependences; a STORE to an argument must come after readers of the
+    old value and before readers of the new one. Otherwise the order is kept.
     """
     writers: dict[int, list[int]] = {}
     for i, d in enumerate(drafts):
         writers.setdefault(d.writes, []).append(i)
     assigned = {d.writes for d in drafts if d.writes < len(params)}
     before: list[set[int]] = [set() for _ in drafts]
-    # Memory that is written in parts, without a STORE of the body.
+    # Memory that is written without a STORE of the body.
     apart = {d.writes for d in drafts if d.store is None}
     of_store = {d.store: i for i, d in enumerate(drafts) if d.store is not None}
     fresh = [d.store is not None and is_fresh(d.store, planner) for d in drafts]
@@ -69,9 +69,9 @@ def order_drafts(drafts: list[Draft], planner: StagePlanner, params: list[UOp]) 
 
 
 def last_writers(d: Draft, drafts: list[Draft], of_store: dict[UOp, int]) -> list[int]:
-    """The drafts whose STOREs a draft's own has to come after, without those that these wait for.
+    """The drafts whose STOREs must come directly before a draft's own.
 
-    why: the last of n writes waits for one of them and not for n
+    why: the last of n writes waits for one write and not for n
     """
     found = []
     number, left = d.target_after.number, d.target_after.bits
@@ -89,15 +89,15 @@ def last_writers(d: Draft, drafts: list[Draft], of_store: dict[UOp, int]) -> lis
 
 
 def is_fresh(store: UOp, planner: StagePlanner) -> bool:
-    """Whether a STORE makes a new value that others read through its memory."""
+    """Whether a STORE fills new memory, from which other steps read the value."""
     return planner.is_target(store)
 
 
 def cycle_version(drafts: list[Draft], path: list[int], params: list[UOp]) -> Version:
-    """In a circle of steps, each waiting for the next: old content that one of them reads.
+    """Old content that a step in a cycle of waiting steps reads.
 
-    Where a step waits for another because that one reads what it overwrites, a copy made in time
-    ends the waiting.
+    A step that waits for a reader of the memory which it overwrites need not wait once the reader
+    has a copy.
     """
     for waiting, reader in zip(path, [*path[1:], path[0]], strict=True):
         store, slot = drafts[waiting].store, drafts[waiting].writes
@@ -105,4 +105,4 @@ def cycle_version(drafts: list[Draft], path: list[int], params: list[UOp]) -> Ve
             if read == slot < len(params) and store is not None and store not in after:
                 if drafts[reader].step.kind != "copy":
                     return Version(params[slot], after)
-    raise InternalError("split: steps wait for one another and no argument explains it")
+    raise InternalError("split: a cycle of waiting steps in which none reads overwritten memory")

@@ -1,8 +1,7 @@
-"""Parts of a tiled run of kernels: how large, which memory is scratch, each kernel for one part.
+"""Sizes the parts of a tiled run of kernels, and rewrites each kernel for one part.
 
-Receives kernels that agree on outer axes (`schedule/kernels/kernel_tiling.py` finds them); returns
-one draft whose step is all of them, and drafts that finish what was summed over parts. Which
-kernels go together does not belong here.
+Receives kernels with common outer axes (`schedule/kernels/kernel_tiling.py` chooses them); returns
+one draft whose step is all of them, and drafts that finish sums over parts.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.conditions import conditions_of
 from aster_ml.uop.rules.linear_form import Form, form_of
 
-# With fewer rows a product is no product of matrices any more, and of rows that are neighbours in
-# memory lines would be read for few elements each, so that scratch may grow beyond.
+# With fewer rows a matrix product degenerates to vector products, and columns use few elements of
+# each cache line, so scratch may exceed its limit to have as many.
 MIN_ROWS = 64
-# With no more of the threads busy, kernels that all threads share are quicker.
-LEAST_SHARE = 0.5
+# With a smaller share of busy threads, separate kernels on all threads are faster.
+MIN_SHARE = 0.5
 
 
-# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+# Globals are faster to look up than members of an Enum, and every node is tested for its op.
 IDIV, MOD, RANGE = Ops.IDIV, Ops.MOD, Ops.RANGE
 
 
 class Limit(NamedTuple):
-    """The least and the largest value of a sum of ranges, by how often it has each of them."""
+    """Bounds of a sum of ranges, given as range -> coefficient."""
 
     terms: dict[UOp, int]
     least: int
@@ -53,18 +52,18 @@ class Limit(NamedTuple):
 
 @dataclass(eq=False)
 class Run:
-    """Kernels, their range for each axis, the temporaries of theirs alone, and the other drafts."""
+    """Kernels with their range for each axis, the temporaries that only they use, other drafts."""
 
     axes: list[dict[Draft, UOp]]
     inside: list[Draft]
     hidden: set[int]
     before: list[Draft]
     after: list[Draft]
-    # Threads that share it out.
+    # Threads among which it is divided.
     workers: int
-    # Temporaries that are wanted later and made anew there.
+    # Temporaries that are rematerialized after the run.
     again: set[int] = field(default_factory=set)
-    # Whether ranges of its kernels were split for it.
+    # Whether ranges of its kernels were split for the run.
     split: bool = False
     # Rows of the innermost axis in a part; slots that are scratch, with the bytes of a part.
     rows: int = 0
@@ -81,23 +80,23 @@ class Run:
 
     @property
     def shared(self) -> int:
-        """Number of outer axes that threads can share out, as no kernel sums over them."""
+        """Number of outer axes that can be divided among threads, as no kernel sums over them."""
         return min([i for d in self.inside for i in self.summed(d)], default=len(self.axes))
 
 
 def is_small(nbytes: int) -> bool:
-    """Whether what has so many bytes need not be cut in smaller parts."""
+    """Whether a part of so many bytes is small enough."""
     return 4 * nbytes <= 3 * ASSUMED.part_nbytes
 
 
 def choose_rows(size: int, row_nbytes: int, exact: bool, least: int) -> int:
-    """Rows of a part, `least` at least; with `exact` they divide the size. 0 where nothing fits."""
+    """Rows of a part, at least `least`; with `exact` they divide the size. 0 where nothing fits."""
     wanted = max(ASSUMED.part_nbytes // row_nbytes, least)
     if wanted >= size:
         return size
     fitting = [d for d in divisors(size) if d <= wanted]
     if 2 * fitting[-1] < wanted:
-        # The last part overlaps the one before, unless what is summed would be summed twice.
+        # The last part may overlap the one before, except in sums, which would add rows twice.
         if not exact:
             return int(min(round_up(-(-size // -(-size // wanted)), 8), size))
         larger = [d for d in divisors(size) if d > wanted]
@@ -107,14 +106,14 @@ def choose_rows(size: int, row_nbytes: int, exact: bool, least: int) -> int:
 
 
 def coefficients(form: Form, axes: dict[int, UOp]) -> dict[int, int]:
-    """By how many elements each axis moves an index; 0 where it does not."""
+    """The coefficient of each axis in an index."""
     return {axis: form.terms.get(r, 0) for axis, r in axes.items()}
 
 
 def is_outermost(form: Form, axes: dict[int, UOp], limits: Sequence[Limit] = ()) -> bool:
-    """Whether places that differ in these axes never meet, whatever the others are.
+    """Whether indices that differ in these axes are always different elements.
 
-    Where not all places count, `limits` say which do.
+    `limits` bound the indices that count.
     """
     chosen = set(axes.values())
     inner = {t: a for t, a in form.terms.items() if t not in chosen}
@@ -139,7 +138,7 @@ def is_outermost(form: Form, axes: dict[int, UOp], limits: Sequence[Limit] = ())
 
 
 def limits_of(gate: UOp) -> list[Limit]:
-    """Between what sums of ranges are, where a gate holds."""
+    """The bounds of sums of ranges that a gate implies."""
     found: dict[tuple[tuple[UOp, int], ...], tuple[int, int]] = {}
     for u in conditions_of(gate):
         if u.op is not Ops.CMPLT or u.src[0].dtype is not dtypes.index:
@@ -163,13 +162,13 @@ def limits_of(gate: UOp) -> list[Limit]:
 
 
 def fits(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
-    """Lays the run out: its rows and scratch. Whether it can be, and pays."""
+    """Chooses the rows and scratch of the run; returns whether it is legal and pays."""
     last = len(run.axes) - 1
     for d in run.inside:
         axes = {axis: ranges[d] for axis, ranges in enumerate(run.axes)}
         for slot, form in facts(d).places.items():
             steps = [*coefficients(form, axes).values()]
-            # Outermost in memory and in the order of the axes: a part is one piece of it.
+            # The axes are outermost in memory, in order: a part is contiguous.
             descending = all([a > b for a, b in pairwise([*steps, 0])])
             if slot in run.hidden and descending and is_outermost(form, axes):
                 run.scratch[slot] = steps[last] * splitter.slots[slot].dtype.itemsize
@@ -183,18 +182,18 @@ def fits(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
     if run.rows == run.sizes[last] and prod(run.sizes[:last]) == 1:
         return False
     run.scratch = {s: run.rows * n for s, n in run.scratch.items()}
-    return DEPTH_FIRST >= 2 or (share(run) > LEAST_SHARE and is_worth_tiling(run, splitter, facts))
+    return DEPTH_FIRST >= 2 or (share(run) > MIN_SHARE and is_worth_tiling(run, splitter, facts))
 
 
 def share(run: Run) -> float:
-    """Share of the threads' time that a part takes; one that a kernel sums over has one thread."""
+    """Share of the threads that are busy; an axis that a kernel sums over has one thread."""
     counts = [*run.sizes[:-1], ceildiv(run.sizes[-1], run.rows)]
     parts: int = prod(counts[: run.shared])
     return parts / int(round_up(parts, run.workers))
 
 
 def least_rows(run: Run, facts: Callable[[Draft], Any]) -> int:
-    """Rows that a part has to have even where that takes more scratch; 1 for most runs."""
+    """Minimum rows of a part, even if they need more scratch; 1 for most runs."""
     loads = [(d, form) for d in run.inside for forms in facts(d).loads.values() for form in forms]
     if any([form.terms.get(run.axes[-1][d]) == 1 for d, form in loads]):
         return MIN_ROWS
@@ -202,9 +201,9 @@ def least_rows(run: Run, facts: Callable[[Draft], Any]) -> int:
 
 
 def other_rows(run: Run, draft: Draft, facts: Callable[[Draft], Any]) -> int:
-    """Rows of a product that have the same place in the run's axes, or terms where it sums them.
+    """Rows of a product within one step of the run's axes, or terms if it sums over these axes.
 
-    Rows are what one of its loads has of the kernel's axes and not all of them have.
+    Rows are the axes of the kernel that one of its loads depends on and not all loads do.
     """
     sums = [u for p in draft.parts for u in toposort(p.value) if u.op is Ops.REDUCE]
     if not sums:
@@ -222,7 +221,7 @@ def other_rows(run: Run, draft: Draft, facts: Callable[[Draft], Any]) -> int:
 
 
 def is_worth_tiling(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
-    """Whether most of the memory that is touched is scratch then, and little is read again."""
+    """Whether most of the accessed memory becomes scratch, and little is read repeatedly."""
 
     def nbytes(slot: int) -> int:
         s = splitter.slots[slot]
@@ -232,7 +231,7 @@ def is_worth_tiling(run: Run, splitter: Splitter, facts: Callable[[Draft], Any])
     spared = sum([nbytes(s) for s in run.scratch])
     if 2 * spared < 3 * sum([nbytes(s) for s in touched if s not in run.scratch]):
         return False
-    # What does not depend on the innermost axis is read for each part of it.
+    # Loads that do not depend on the innermost axis are repeated for each part of it.
     last = len(run.axes) - 1
     again = 0
     for d in run.inside:
@@ -246,11 +245,10 @@ def is_worth_tiling(run: Run, splitter: Splitter, facts: Callable[[Draft], Any])
 def share_scratch(
     kernels: Sequence[Sequence[int]], scratch: dict[int, int]
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """For each slot that is scratch the one whose memory it has, and the bytes of those.
+    """Allocates scratch slots: slot -> the slot whose memory it shares, and the bytes of those.
 
-    `kernels` has the slots of each kernel, in running order; `scratch` the bytes of a part. Slots
-    have the same memory where the last kernel that touches one comes before the first that touches
-    the other.
+    `kernels` has the slots of each kernel, in execution order; `scratch` the bytes of a part. Slots
+    share memory if their lifetimes do not overlap.
     """
     first: dict[int, int] = {}
     last: dict[int, int] = {}
@@ -260,12 +258,12 @@ def share_scratch(
             last[s] = i
     place: dict[int, int] = {}
     nbytes: dict[int, int] = {}
-    # Of what is in use: the last kernel that touches it.
+    # Slot in use -> the last kernel that accesses it.
     busy: dict[int, int] = {}
     for s in sorted(scratch, key=lambda s: (first[s], -scratch[s])):
         wanted = int(round_up(scratch[s], 64))
         free = [t for t, stop in busy.items() if stop < first[s]]
-        # The smallest that is large enough, else the largest, which grows.
+        # The smallest free slot that is large enough, else the largest, which grows.
         found = min(free, key=lambda t: (nbytes[t] < wanted, abs(nbytes[t] - wanted)), default=s)
         place[s] = found
         nbytes[found] = max(nbytes.get(found, 0), wanted)
@@ -274,7 +272,7 @@ def share_scratch(
 
 
 class Builder:
-    """Writes down one run."""
+    """Builds the draft of one run."""
 
     def __init__(self, run: Run, splitter: Splitter) -> None:
         self.run = run
@@ -295,7 +293,7 @@ class Builder:
         place, nbytes = share_scratch([k.slots for k in kernels], run.scratch)
         used = [[place.get(s, s) for s in k.slots] for k in kernels]
         slots = list(dict.fromkeys([s for k in used for s in k]))
-        # What is written stands first, as in any kernel.
+        # Written slots come first, as in any kernel.
         written = {place.get(s, s) for d in drafts for s in d.written_slots}
         slots.sort(key=lambda s: (s not in written, s in nbytes))
         number = {s: i for i, s in enumerate(slots)}
@@ -322,7 +320,7 @@ class Builder:
         return made, self.completed
 
     def with_sums_apart(self, draft: Draft) -> Draft:
-        """A kernel that sums over parts adds its sum to memory; what follows comes later."""
+        """Splits a kernel that sums over parts: it adds to memory, and its epilogue runs later."""
         summed = self.run.summed(draft)
         if not summed:
             return draft
@@ -414,10 +412,9 @@ class RunDraft(Draft):
 def rebuilt(
     roots: list[UOp], changes: dict[UOp, UOp], simple: Callable[[UOp], UOp], sums: dict[UOp, UOp]
 ) -> list[UOp]:
-    """Expressions with other nodes in some places, and indices in simplest form.
+    """Expressions with nodes replaced by `changes`, and simplified indices.
 
-    What a reduction runs over changes as `sums` says: to the ranges there, of which there may be
-    none.
+    `sums` maps ranges of a reduction to their replacements, of which there may be none.
     """
     new = dict(changes)
     for u in toposort(*roots):
@@ -436,7 +433,7 @@ def rebuilt(
 
 
 def split_divided(draft: Draft, splitter: Splitter) -> None:
-    """Splits the ranges that a kernel's indices divide by numbers, so that these become sums."""
+    """Splits ranges that indices divide by constants, so that the indices become sums."""
     numbers: dict[UOp, set[int]] = {}
     for u in splitter.walk(draft.exprs).order:
         op = u.op
@@ -455,10 +452,10 @@ def split_divided(draft: Draft, splitter: Splitter) -> None:
 
 
 def split_ranges(draft: Draft, splitter: Splitter, steps: dict[UOp, list[int]]) -> None:
-    """Makes several ranges of one.
+    """Splits ranges into several.
 
-    `steps` has for a range how far each of them goes, from 1 for the innermost up to the size of
-    the range; each divides the next.
+    `steps` has the strides of the parts of a range, from 1 for the innermost up to the size of the
+    range; each divides the next.
     """
     planner = splitter.planner
     whole: dict[UOp, UOp] = {}
@@ -487,7 +484,7 @@ def split_ranges(draft: Draft, splitter: Splitter, steps: dict[UOp, list[int]]) 
 
 
 def sum_of(digits: list[UOp], chain: list[int]) -> UOp:
-    """The number with these digits, the lowest first, of which each counts so much of the first."""
+    """The index with these digits, the lowest first; `chain` has the weight of each digit."""
     total = digits[0]
     for digit, step in zip(digits[1:], chain[1:]):
         total = index_alu(Ops.ADD, index_alu(Ops.MUL, digit, UOp.index_const(step)), total)
@@ -495,7 +492,7 @@ def sum_of(digits: list[UOp], chain: list[int]) -> UOp:
 
 
 def with_leaf(draft: Draft, splitter: Splitter, slot: int) -> tuple[dict[UOp, Leaf], UOp]:
-    """The leaves of a draft and one more, which stands for a slot; and that one."""
+    """The leaves of a draft with a new one for a slot; and the new leaf."""
     s = splitter.slots[slot]
     leaf = next_leaf(draft.leaves, s.size, s.dtype)
     return {**draft.leaves, leaf: Leaf(slot, leaf)}, leaf
@@ -507,5 +504,5 @@ def slots_of(leaves: dict[UOp, Leaf], value: UOp) -> set[int]:
 
 
 def build_run(run: Run, splitter: Splitter) -> tuple[Draft, list[Draft]]:
-    """The run as one draft, and drafts that finish what it has summed."""
+    """The run as one draft, and drafts that finish its sums."""
     return Builder(run, splitter).build()

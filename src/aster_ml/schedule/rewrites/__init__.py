@@ -1,1 +1,1 @@
-"""Rewrites of a body of tensors before anything is stored."""
+"""Rewrites a body of tensors before values are stored."""

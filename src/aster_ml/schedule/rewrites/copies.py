@@ -1,8 +1,8 @@
-"""Copies from storage devices (which hold data and compute nothing), moved next to the data.
+"""Moves copies from storage devices (DISK, NPY) before views of their data.
 
-rewrite: COPY(f(x)) -> f(COPY(x)), x an unbroken run of memory
-when: the source's device runs no kernels, and the value is no run itself
-why: laying a view out, or casting it, would take a kernel there; here there are some
+rewrite: COPY(f(x)) -> f(COPY(x)), x a contiguous run of memory
+when: the source's device runs no kernels, and the value is not a contiguous run itself
+why: to materialize a view or a cast takes a kernel, which only the target device can run
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def copy_before_views(body: UOp, order: list[UOp], work: Work) -> UOp:
 
 
 def is_odd_copy(u: UOp) -> bool:
-    """Whether `u` copies what a device that only holds data would have to make."""
+    """Whether `u` copies a value that a storage device would have to compute."""
     if u.op is not Ops.COPY or not str(u.src[0].device).startswith(DATA_ONLY):
         return False
     return u.src[0].op is not Ops.COPY and slice_of_base(u.src[0]) is None
 
 
 def made_at(value: UOp, place: DeviceArg) -> UOp:
-    """The value made on the device `place`, of copies of the memory that it is made of."""
+    """The value computed on the device `place` from copies of its memory."""
     new: dict[UOp, UOp] = {}
     for u in toposort(value, enter=lambda u: not is_held(u)):
         if is_held(u):
@@ -49,5 +49,5 @@ def made_at(value: UOp, place: DeviceArg) -> UOp:
 
 
 def is_held(u: UOp) -> bool:
-    """Whether a copy can take the value as it lies there."""
+    """Whether a copy can read the value directly from memory."""
     return u.device is not None and (u.op is Ops.COPY or slice_of_base(u) is not None)

@@ -1,7 +1,8 @@
-"""Sums of disjoint PADs (concatenations) as a choice of one part in place of an addition.
+"""Rewrites sums of disjoint PADs (concatenations) to selections of one part.
 
-Receives the nodes of a body; returns for each such ADD the source to choose and where. `cat`, and
-the gradients of slices, are built so: adding says all that gradients and folding have to know.
+Receives the nodes of a body; returns for each such ADD the source to select and the boxes in which
+it is selected. `cat` and gradients of slices are built as such sums, which gradients and constant
+folding understand.
 
 why: a + 0 is a but for -0.0, and 0 * inf of one part must not reach the next
 """
@@ -18,13 +19,13 @@ from aster_ml.uop.movement import Indices, both
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import Ops
 
-# For each axis where a part begins and ends.
+# (start, stop) for each axis.
 Box = tuple[tuple[Any, Any], ...]
 TRUE = UOp.const(dtypes.bool, True)
 
 
 class Join(NamedTuple):
-    """Source `chosen` of an ADD is what counts inside of `boxes`, the other one elsewhere."""
+    """Source `chosen` of an ADD is the value inside of `boxes`, the other source outside."""
 
     chosen: int
     boxes: tuple[Box, ...]
@@ -47,7 +48,7 @@ def find_joins(order: Iterable[UOp]) -> dict[UOp, Join]:
 
 
 def box_of(pad: UOp) -> Box:
-    """Where a PAD has elements of its source."""
+    """The box in which a PAD has elements of its source."""
     sizes = zip(pad.marg, pad.src[0].shape, strict=True)
     if len(pad.src) == 1 and all_int(pad.src[0].shape):
         return tuple([(before, before + size) for (before, _), size in sizes])
@@ -55,7 +56,7 @@ def box_of(pad: UOp) -> Box:
 
 
 def are_apart(a: Box, b: Box) -> bool:
-    """Whether one ends before the other begins on some axis, whatever the variables are."""
+    """Whether two boxes are disjoint on some axis for all values of variables."""
     for p, q in zip(a, b, strict=True):
         if ends_before(p, q) or ends_before(q, p):
             return True
@@ -63,7 +64,7 @@ def are_apart(a: Box, b: Box) -> bool:
 
 
 def ends_before(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    """Whether an interval ends where the other begins, or before."""
+    """Whether an interval ends at or before the start of another."""
     stop, start = one[1], other[0]
     if stop.__class__ is start.__class__ is int:
         return bool(stop <= start)
@@ -72,7 +73,7 @@ def ends_before(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
 
 
 def merged(boxes: list[Box]) -> tuple[Box, ...]:
-    """The boxes, those that continue the one before, or the first, as one with it."""
+    """The boxes, with adjacent ones merged."""
     result = boxes[:1]
     for box in boxes[1:]:
         behind = continued(result[-1], box)
@@ -88,7 +89,7 @@ def merged(boxes: list[Box]) -> tuple[Box, ...]:
 
 
 def continued(box: Box, other: Box) -> Box | None:
-    """Both as one, where the second begins along one axis where the first ends."""
+    """The union of two boxes that are adjacent along one axis; else None."""
     differ = [i for i, (p, q) in enumerate(zip(box, other, strict=True)) if p != q]
     if len(differ) != 1 or not same_size(box[differ[0]][1], other[differ[0]][0]):
         return None
@@ -97,7 +98,7 @@ def continued(box: Box, other: Box) -> Box | None:
 
 
 def chosen_by(join: Join, inside: UOp) -> int | None:
-    """Which source of an ADD counts under a condition; None where that varies from place to place.
+    """The source of an ADD that is selected everywhere; None where that depends on the element.
 
     `inside` is the simplified condition of the boxes.
     """
@@ -107,7 +108,7 @@ def chosen_by(join: Join, inside: UOp) -> int | None:
 
 
 def is_inside(boxes: tuple[Box, ...], idxs: Indices, shape: tuple[Any, ...]) -> UOp:
-    """The condition under which an element is in one of the boxes."""
+    """The condition that an element is in one of the boxes."""
     found: UOp | None = None
     for box in boxes:
         valid: UOp | None = None

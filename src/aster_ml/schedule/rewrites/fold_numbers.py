@@ -1,12 +1,12 @@
-"""Constant folding on whole tensors, before any is computed.
+"""Folds constants on whole tensors.
 
-Receives bodies of tensors; returns bodies in which arithmetic on numbers is done, neutral operands
-are gone, and outputs that are one number everywhere are named apart: they need no kernel, and no
-memory until somebody asks for their bytes.
+Receives bodies of tensors; returns bodies with constants folded and neutral operands removed.
+Outputs that are one number everywhere are listed separately: they need no kernel, and no memory
+until their bytes are read.
 
-A rule stands here when it is right for NaN, infinities, the sign of zeros and integers that wrap,
-save two: x * 0 is 0 for a 0 that the program states, as in the reference, and x + 0 is x, though
--0.0 + 0 is 0.0. With EXACT=1 these two are left out.
+Rules are right for NaN, infinities, the sign of zeros and wrapping integers, except two: x * 0 is 0
+for a literal 0, as in the reference, and x + 0 is x, although -0.0 + 0 is 0.0. EXACT=1 disables
+these two.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, BodyArg, DeviceArg, Ops
 
-# Numbers pass through these unchanged.
+# Ops of a number that are the same number.
 PASSING = (MOVEMENT - {Ops.PAD}) | {Ops.DETACH, Ops.CONTIGUOUS_BACKWARD}
-# What a value is made of that no memory goes into, and how many nodes of it are looked through.
+# Ops of values that read no memory, and the number of nodes that are searched.
 NUMBERS_ALONE = PASSING | ELEMENTWISE | {Ops.CONST, Ops.DEVICE}
 FEW = 16
-# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+# Globals are faster to look up than members of an Enum, and every node is tested for its op.
 BITCAST, CONST, MUL, NEG = Ops.BITCAST, Ops.CONST, Ops.MUL, Ops.NEG
 COMMUTING = frozenset({Ops.ADD, Ops.MUL, Ops.AND, Ops.OR, Ops.XOR, Ops.MAX})
 
@@ -39,11 +39,11 @@ class Folder:
 
     def __init__(self) -> None:
         self.new: dict[UOp, UOp] = {}
-        # Nodes that are one number everywhere, and which.
+        # Node that is one number everywhere -> the number.
         self.number: dict[UOp, Any] = {}
 
     def add(self, u: UOp) -> None:
-        """The next node, its sources before it."""
+        """Folds the next node; its sources come before it."""
         made, op, src, number, new = u, u.op, u.src, self.number, self.new
         for s in src:
             if new[s] is not s:
@@ -60,7 +60,7 @@ class Folder:
             number[made] = made.arg
 
     def folded(self, u: UOp) -> UOp:
-        """The same value, not elementwise, by less, where less will do."""
+        """A simpler node for the value of a node that is not elementwise."""
         op = u.op
         if op is Ops.PAD:
             self.note_padded(u)
@@ -77,7 +77,7 @@ class Folder:
         return made
 
     def folded_alu(self, u: UOp) -> UOp:
-        """An elementwise node of numbers, or with an operand that changes nothing."""
+        """Folds an elementwise node of numbers, or with a neutral operand."""
         op, number, src = u.op, self.number, u.src
         if u.dtype is dtypes.index or src[0].dtype is dtypes.index:
             return u
@@ -108,7 +108,7 @@ class Folder:
         return u
 
     def value_of(self, u: UOp) -> Any:
-        """The number that an elementwise node of numbers is."""
+        """The value of an elementwise node of numbers."""
         operands = tuple([self.number[s] for s in u.src])
         if u.op in (Ops.IDIV, Ops.MOD) and operands[1] == 0:
             return None
@@ -125,7 +125,7 @@ class Folder:
         return None
 
     def kept(self, u: UOp) -> Any:
-        """The source that a node is equal to, or the number that it is, or None."""
+        """The source or number that a node is equal to, or None."""
         if u.op is Ops.WHERE:
             condition = self.number.get(u.src[0])
             if condition is not None:
@@ -147,13 +147,13 @@ class Folder:
         return 1 if u.op is Ops.POW and self.number[x] == 1 else None
 
     def note_padded(self, u: UOp) -> None:
-        """A PAD of a number is that number where it is zero, or nothing is added."""
+        """Notes a PAD of a number that is the same number: a zero, or without padding."""
         value = self.number.get(u.src[0])
         if value is not None and (is_zero(value) or all([p == (0, 0) for p in u.marg])):
             self.number[u] = value
 
     def folded_reduce(self, u: UOp) -> UOp:
-        """A reduction of a number; a sum without what padding adds to it."""
+        """Folds a reduction of a number, and removes padding from a sum."""
         x, axes = u.src[0], u.arg.axes
         if u.arg.op is Ops.ADD and x.op is Ops.PAD and all_int(x.shape):
             pads = x.marg
@@ -172,7 +172,7 @@ class Folder:
 
 
 def number_of(root: UOp) -> Any:
-    """Evaluates a few nodes of numbers that are equal everywhere; None for any other value."""
+    """Evaluates a small expression of numbers, equal everywhere; None for any other value."""
     found: dict[UOp, None] = {}
     stack = [root]
     while stack:
@@ -188,7 +188,7 @@ def number_of(root: UOp) -> Any:
 
 
 def stands_for(x: UOp, u: UOp) -> bool:
-    """Whether an operand can stand in the place of a node: a number may bring shape or device."""
+    """Whether an operand can replace a node: a number may have given shape or device."""
     return x.dtype is u.dtype and x.shape == u.shape and x.device == u.device
 
 
@@ -202,12 +202,12 @@ def number_like(u: UOp, value: Any) -> UOp:
 
 
 def is_zero(value: Any) -> bool:
-    """Whether a number is what padding fills in: 0, and not -0.0."""
+    """Whether a number is the value of padding: 0, and not -0.0."""
     return bool(value == 0 and math.copysign(1.0, value) > 0)
 
 
 def repeated(u: UOp, value: Any, count: int) -> Any:
-    """`count` times the same number, reduced; None where that is not worked out."""
+    """The reduction of `count` equal numbers; None where it is not folded."""
     if u.arg.op is Ops.MAX:
         return value
     if u.arg.op is Ops.ADD:
@@ -276,7 +276,7 @@ RIGHT: dict[Ops, Callable[[UOp, UOp, Any, bool], Any]] = {
 def fold_numbers(body: UOp, order: list[UOp], work: Work) -> UOp:
     """Folds constants; outputs that are one constant go to `Work.numbers` and need no kernel.
 
-    Memory that the body overwrites is overwritten all the same, whoever was to read it.
+    Writes to existing memory stay, even if all readers were folded.
     """
     folder = Folder()
     for u in order:

@@ -1,12 +1,11 @@
-"""Numbers that lie as bytes among others are put together by shifts, where they are read.
+"""Rewrites numbers bitcast from bytes to shifts of those bytes.
 
-Receives and returns a body. What is an unbroken run of memory stays a BITCAST: a view, which costs
-nothing.
+Receives and returns a body. A BITCAST of a contiguous run of memory stays a view, which is free.
 
 rewrite: BITCAST(b, float16), b uint8 [.., 2n] -> BITCAST(b[.., 0::2] | b[.., 1::2] << 8, float16)
-when: the bytes are picked from memory with gaps in between, up to four a number
+when: the bytes come from memory with gaps, at most four a number
 why: a BITCAST to another width needs memory of its own, which costs a kernel that copies a few
-bytes; element-wise, it is computed in whatever reads it, and processors load the bytes at once
+bytes; the elementwise form is inlined, and processors load the bytes at once
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from aster_ml.uop.movement import slice_of_base
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
 
-# The unsigned integer of so many bytes.
+# Number of bytes -> unsigned integer.
 WHOLE = {2: dtypes.uint16, 4: dtypes.uint32}
-# What bytes may be picked from: memory, or rows that a gather reads.
+# Ops that the bytes may come from: memory, or rows that a gather reads.
 PICKED_FROM = frozenset({Ops.PARAM, Ops.COPY, Ops.AFTER, Ops.INDEX, Ops.CONTIGUOUS})
 
 
@@ -31,7 +30,7 @@ def join_bytes(body: UOp, order: list[UOp], work: Work) -> UOp:
 
 
 def joined(old: UOp, u: UOp) -> UOp:
-    """One BITCAST, written with shifts; or as it was."""
+    """A BITCAST written with shifts, or the unchanged node."""
     source = old.src[0]
     if u.dtype.itemsize not in WHOLE or source.dtype.itemsize != 1 or not all_int(source.shape):
         return u
@@ -43,7 +42,7 @@ def joined(old: UOp, u: UOp) -> UOp:
 
 
 def views_of(source: UOp) -> list[UOp]:
-    """The movement nodes on the way down to what they show, the topmost first."""
+    """The chain of movement nodes at the top of a value, the topmost first."""
     views: list[UOp] = []
     while source.op in MOVEMENT and source.op is not Ops.PAD:
         views.append(source)
@@ -52,7 +51,7 @@ def views_of(source: UOp) -> list[UOp]:
 
 
 def is_run(views: list[UOp], below: UOp) -> bool:
-    """Whether views of what is memory, or will be, show an unbroken run of it."""
+    """Whether views of present or future memory show a contiguous run of it."""
     if not all_int(below.shape):
         return True
     shown = UOp.param(0, prod(below.shape), below.dtype)._mop(Ops.RESHAPE, below.shape)
@@ -74,7 +73,7 @@ def of_bytes(source: UOp, count: int) -> UOp:
         box = (*[(0, size) for size in shape], (i, i + 1))
         byte = apart._mop(Ops.SHRINK, box)._mop(Ops.RESHAPE, shape).cast(whole)
         if i:
-            # A shift by so many bits, which the machine does not tell from a product.
+            # A shift, and no product, which would not be recognised as packing.
             byte = byte.alu(Ops.SHL, UOp.const(whole, 8 * i))
         total = byte if total is None else total.alu(Ops.OR, byte)
     assert total is not None

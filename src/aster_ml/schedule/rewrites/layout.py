@@ -1,14 +1,14 @@
-"""Memory layout of a stored value: the order of its axes, by how it is read.
+"""Chooses the memory layout of a stored value: the order of its axes, by how it is read.
 
-Receives the ways in which it is read, all of which are known when it is stored; returns its axes,
-the outermost first, or None for the order that they have. Only temporaries that nothing takes for a
-plain run of memory have another.
+Receives all access paths of a stored value; returns the order of its axes, outermost first, or None
+for row-major order. Only temporaries whose memory no step takes as a contiguous run have another
+order.
 
 rewrite: [.., channel, row, column], stored as it is -> [.., row, channel, column]
 when: each reading sums over channels, and over windows that slide along rows; and the rows of one
 channel fill two pages of memory
-why: what a window meets is then a few runs of memory, where each channel of each window had a page
-of its own: kernels kept a copy of it in scratch (docs/explanation/tuning/convolutions.md)
+why: a window is then a few runs of memory; in row-major order each channel of a window is on a page
+of its own, and kernels copy it to scratch (docs/explanation/tuning/convolutions.md)
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations
 
-# Rows of fewer pages to a channel gain nothing by it. Measured: on one and two threads of a Zen 4,
-# 2026-11-23 (docs/explanation/tuning/convolutions.md).
+# Channels of fewer pages gain nothing. Measured: on one and two threads of a Zen 4, 2026-11-23
+# (docs/explanation/tuning/convolutions.md).
 PAGES = 2
 
 
 def order_of_axes(u: UOp, ways: Iterable[AccessPath]) -> tuple[int, ...] | None:
-    """The order of the axes of `u`, read so; None where it is theirs, or readings differ."""
+    """The order of the axes of `u` for these reads; None for row-major, or if reads differ."""
     shape = u.shape
     if len(shape) < 3 or not all_int(shape):
         return None

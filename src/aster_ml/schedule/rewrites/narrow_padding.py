@@ -1,10 +1,10 @@
-"""Padding comes before a cast to a wider dtype, where tensor cores multiply the narrow one.
+"""Moves PAD before a widening cast where tensor cores multiply the narrow dtype.
 
 rewrite: PAD(CAST(x)) -> CAST(PAD(x))
 when: tensor cores of the device multiply numbers of the dtype that x has, and the cast is to a
     wider dtype
-why: what is padded and read by overlapping windows is stored, and stored wider no tensor core
-    would multiply it
+why: a padded operand that overlapping windows read is stored; stored in the wider dtype, no tensor
+    core could multiply it
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def has_narrow_products(work: Work) -> bool:
 
 
 def pad_before_widening(body: UOp, order: list[UOp], work: Work) -> UOp:
-    """Pads operands of tensor cores before they are made wider."""
+    """Pads operands of tensor cores before their widening cast."""
 
     def swap(old: UOp, u: UOp) -> UOp:
         cast = u.src[0]

@@ -1,11 +1,10 @@
-"""Parts of a file's bytes, which kernels get as memory of their own, from an address on.
+"""Gives kernels parts of a file's bytes as memory of their own, from an address on.
 
-Receives a body; returns the views that are such parts. How a step shows them is in `kernelize`.
+Receives a body; returns the views that are such parts. `kernelize` makes their steps.
 
-when: a part is an unbroken run of at most half of a million bytes and more, which nothing in the
-body writes to; memory of other elements is one tensor's
-why: the weights of a model that lie in one file's bytes are read by as many kernels as there are
-shapes, and not by one kernel a weight
+when: the part is a contiguous run of at most half of LARGE_NBYTES or more bytes (uint8), which no
+step of the body writes to
+why: weights of one shape in a model's file then share a kernel, since its index has no offset
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from aster_ml.uop.movement import slice_of_base
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
-# Memory that is taken for a model's, and not for one tensor's.
+# Memory of at least so many bytes is taken for a model's file.
 LARGE_NBYTES = 1 << 20
 
 
@@ -27,12 +26,12 @@ def parts_of_memory(body: UOp, order: list[UOp]) -> set[UOp]:
         return set()
     written = {place_of(u) for u in order if u.op is Ops.STORE}
     found = {u for u in cut if place_of(u) not in written}
-    # Of a part of a part the smaller one is shown.
+    # Of nested parts the innermost counts.
     return {u for u in found if not any([s in found for s in below(u)])}
 
 
 def is_part(u: UOp) -> bool:
-    """Whether a SHRINK shows an unbroken run of at most half of many bytes."""
+    """Whether a SHRINK shows a contiguous run of at most half of a file's bytes."""
     base = place_of(u)
     if base.op is not Ops.PARAM or base.dtype.itemsize > 1 or base.arg.size < LARGE_NBYTES:
         return False
@@ -49,7 +48,7 @@ def place_of(u: UOp) -> UOp:
 
 
 def below(u: UOp) -> list[UOp]:
-    """The views that a view is one of."""
+    """The views below a view."""
     found = []
     while u.op is not Ops.PARAM:
         u = u.src[0]

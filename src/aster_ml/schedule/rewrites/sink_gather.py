@@ -2,7 +2,7 @@
 
 rewrite: INDEX(f(a, b), i) -> f(INDEX(a, i), INDEX(b, i)); INDEX(movement of a, i) -> INDEX(a, j);
 INDEX(INDEX(a, i), j) -> INDEX(a, INDEX(i, j)); INDEX(IOTA, i) -> i
-when: that is less work than to compute and store all elements for the gather to read
+when: that is less work than to compute and store all elements
 why: a gather reads any element, so its source has to be memory, or be computed at the index
 """
 
@@ -19,7 +19,7 @@ from aster_ml.uop.movement import is_row_major_view, source_index
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
 
-# Nodes of one source that are taken apart: all that unpacks a quantised weight.
+# Nodes of one source that a gather moves through: enough to unpack a quantised weight.
 MAX_NODES = 512
 
 
@@ -37,15 +37,15 @@ def gather_before_storing(body: UOp, order: list[UOp], work: Work) -> UOp:
 
 
 class Picking:
-    """Nodes that a gather of some shape reads."""
+    """Moves a gather of some shape through its source."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        # What several nodes are made of is picked once.
+        # Cache of `pick`, for shared sources.
         self.known: dict[tuple[UOp, tuple[UOp, ...]], UOp | None] = {}
 
     def pick(self, x: UOp, idxs: tuple[UOp, ...]) -> UOp | None:
-        """The elements of `x` at these indices; None where that takes too many nodes."""
+        """The elements of `x` at these indices; None beyond MAX_NODES nodes."""
         key = x, idxs
         if key not in self.known:
             self.known[key] = None
@@ -54,7 +54,7 @@ class Picking:
         return self.known[key]
 
     def picked(self, x: UOp, idxs: tuple[UOp, ...]) -> UOp | None:
-        """`pick` of what was not picked yet."""
+        """`pick` without the cache."""
         op = x.op
         if is_memory(x):
             return x.gather_at(*idxs)
@@ -67,7 +67,7 @@ class Picking:
             below = tuple([filled(i, self.shape) for i in below])
             if valid is None:
                 return self.pick(x.src[0], below)
-            # What is not there is not read either: its place may be outside of the memory.
+            # Padding is not read, since its index may be out of bounds.
             valid = filled(valid, self.shape)
             inside = tuple([valid.alu(Ops.WHERE, i, UOp.index_const(0)) for i in below])
             found = self.pick(x.src[0], inside)
@@ -86,21 +86,21 @@ class Picking:
 
 
 def keeps_elements(x: UOp) -> bool:
-    """Whether each element of an elementwise node is made of those in its place: a BITCAST to
-    another size takes elements apart, or puts several together.
+    """Whether element i of a node depends only on elements i of its sources, unlike a BITCAST to
+    another size.
     """
     return x.op is not Ops.BITCAST or x.dtype.itemsize == x.src[0].dtype.itemsize
 
 
 def is_memory(x: UOp) -> bool:
-    """Whether a gather may read `x` where it lies."""
+    """Whether a gather may read `x` from memory."""
     while x.op is Ops.AFTER:
         x = x.src[0]
     return is_row_major_view(x)
 
 
 def filled(index: UOp, shape: Shape) -> UOp:
-    """An index or condition in the shape of all the others."""
+    """An index or condition, broadcast to the shape of the gather."""
     if index.shape == shape:
         return index
     if index.op is Ops.CONST:
@@ -109,7 +109,7 @@ def filled(index: UOp, shape: Shape) -> UOp:
 
 
 def is_less(stored: UOp, found: UOp) -> bool:
-    """Whether computing the wanted elements costs less than storing all for the gather to read."""
+    """Whether computing the gathered elements costs less than storing all elements."""
     if found.shape != stored.shape or found.device != stored.device:
         return False
     inner = toposort(found)

@@ -1,10 +1,10 @@
-"""Moves SHRINK below REDUCE: of sums of which a part is wanted, only that part is added up.
+"""Moves SHRINK below REDUCE, so that only the wanted sums are computed.
 
 rewrite: SHRINK(REDUCE(x, axes), part) -> REDUCE(SHRINK(x, part), axes), also through a CAST, or a
 RESHAPE that drops axes of one element
-when: nothing else reads what is cut
-why: a reduction is stored where several read it, and would be stored with what they all cut off:
-the padding of a convolution, in its gradient
+when: nothing else reads the result of the reduction
+why: a reduction with several readers is stored, with elements that all readers cut off, such as the
+padding of a convolution in its gradient
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BETWEEN = frozenset({Ops.CAST, Ops.RESHAPE})
 
 
 def crop_before_reducing(body: UOp, order: list[UOp], work: Work) -> UOp:
-    """Moves a slice of a reduction to its operand: a reduction of the slice."""
+    """Replaces a slice of a reduction by a reduction of a slice."""
     sums = {u: below for u in order if u.op is Ops.SHRINK and (below := way_to_sum(u))}
     if not sums:
         return body
@@ -36,7 +36,7 @@ def crop_before_reducing(body: UOp, order: list[UOp], work: Work) -> UOp:
 
 
 def way_to_sum(u: UOp) -> list[UOp]:
-    """The nodes from what a SHRINK cuts down to a REDUCE; none where it cuts something else."""
+    """The nodes between a SHRINK and the REDUCE below it; empty if there is no REDUCE."""
     found = []
     while True:
         u = u.src[0]
@@ -45,18 +45,18 @@ def way_to_sum(u: UOp) -> list[UOp]:
             return []
         if u.op is Ops.REDUCE:
             return found
-        if u.op not in BETWEEN or (u.op is Ops.RESHAPE and not drops_ones(u)):
+        if u.op not in BETWEEN or (u.op is Ops.RESHAPE and not drops_unit_axes(u)):
             return []
 
 
-def drops_ones(u: UOp) -> bool:
-    """Whether a RESHAPE has all axes of its source but some of one element."""
+def drops_unit_axes(u: UOp) -> bool:
+    """Whether a RESHAPE only drops axes of one element."""
     return [s for s in u.shape if s != 1] == [s for s in u.src[0].shape if s != 1]
 
 
 def cropped(u: UOp, part: Part) -> UOp:
-    """This part of a node, cut off below the sum that it is made of."""
-    # What stands above the sum, the outermost first, with the part that is wanted of it.
+    """This part of a node, sliced below its sum."""
+    # Nodes above the sum, the outermost first, with the wanted part of each.
     above: list[tuple[UOp, Part]] = []
     while u.op is not Ops.REDUCE:
         above.append((u, part))

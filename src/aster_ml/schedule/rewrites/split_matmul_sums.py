@@ -1,11 +1,11 @@
-"""Sums of several products of matrices, each of which becomes a product by itself.
+"""Splits sums of several matrix products into separate products.
 
-Receives and returns a body. Which loops a product gets is not decided here.
+Receives and returns a body. Codegen decides the loops of each product.
 
 rewrite: REDUCE(a * b + c * d, axes) -> REDUCE(a * b, axes) + CONTIGUOUS(REDUCE(c * d, axes))
-when: the elements of all factors are used many times each, and each sum is long
-why: the gradient by a weight that is used several times is such a sum; in one kernel its products
-would share registers and panels that each of them can fill
+when: each element of all factors is used many times, and each sum is long
+why: the gradient of a shared weight is such a sum; in one kernel its products would share registers
+and panels, which each product can fill
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from aster_ml.uop.graph import rebuilt
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
 
-# How often each element of a factor is used, at least: else memory is what the kernel waits for,
-# and one kernel reads less of it.
+# Minimum uses of each element of a factor: with fewer the kernel is memory-bound, and one kernel
+# reads less.
 MIN_USES = 16
-# Steps of a sum from which on it matters little that sums before it are loaded and added.
+# Minimum steps of a sum: in a longer one it costs little to load and add the previous sums.
 MIN_LENGTH = 128
 
 
@@ -31,7 +31,7 @@ def split_products(body: UOp, order: list[UOp], work: Work) -> UOp:
 
 
 def split_one(old: UOp, u: UOp) -> UOp:
-    """One REDUCE, as several; or as it was."""
+    """A REDUCE as a sum of several, or the unchanged node."""
     x = u.src[0]
     if u.arg.op is not Ops.ADD or x.op is not Ops.ADD or u.dtype.kind != "float":
         return u
@@ -54,13 +54,13 @@ def split_one(old: UOp, u: UOp) -> UOp:
 
 
 def is_product(u: UOp) -> bool:
-    """Whether a MUL is a product whose factors repeat what they are made of."""
+    """Whether a MUL multiplies factors whose elements are used many times."""
     most = prod(u.shape) // MIN_USES
     return all([0 < elements_below(s) <= most for s in u.src])
 
 
 def elements_below(u: UOp) -> int:
-    """Elements of what a value shows, below its views."""
+    """Elements of the value below a chain of views."""
     while u.op in MOVEMENT:
         u = u.src[0]
     return int(prod(u.shape)) if all_int(u.shape) else 0

@@ -1,9 +1,9 @@
-"""Long reductions with few results, in two steps, so that every thread has a part.
+"""Splits long reductions with few results in two, so that every thread has work (split-K).
 
 rewrite: REDUCE(x, axes) -> REDUCE(CONTIGUOUS(REDUCE(x', axes')), axes'')
-when: several workers share a kernel, there are not enough results for them, and enough is reduced;
-    or a sum has more steps than a device makes in a loop
-why: a kernel is shared out over its outputs only
+when: several workers share a kernel, there are too few results for them, and the sum is long; or a
+    sum has more steps than a device allows in a loop
+why: only output axes of a kernel are divided among workers
 """
 
 from __future__ import annotations
@@ -19,27 +19,26 @@ from aster_ml.uop.graph import rebuilt
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
-# Parts of an axis that none fits are whole multiples of so many elements, if they are much longer.
+# Parts of an axis without a fitting divisor are multiples of EVEN elements, if much longer.
 EVEN, MUCH = 128, 16
-# Most parts.
+# Maximum number of parts.
 PARTS = 256
-# Most parts for each worker: what is left of a slow one's others take over, and more are hardly
-# better balanced. Measured: on two cores of a Zen 4, 2026-11-23
+# Maximum number of parts for each worker: other workers steal parts of a slow one, and more parts
+# hardly improve the balance. Measured: on two cores of a Zen 4, 2026-11-23
 # (docs/explanation/tuning/threads.md).
 PARTS_EACH = 8
-# Parts that divide are left alone where somebody waits for longer, or where what lies in one piece
-# is shorter: then a rest costs less.
-MOST_WAITING, RUN = 1.1, 1024
-# Results along a side of a tile of a product, about; those along the shorter one that are few; and
-# steps of a sum that are left, at least.
-TILE, FEW_ROWS, LEAST_STEPS = 64, 16, 512
+# A divisor is not used as number of parts where it takes MAX_WAITING times the balanced time, or
+# where contiguous runs are shorter than RUN: then a remainder costs less.
+MAX_WAITING, RUN = 1.1, 1024
+# Approximate results along a side of a product's tile; few rows; and minimum steps of a part.
+TILE, FEW_ROWS, MIN_STEPS = 64, 16, 512
 VIEWS = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE})
-# A rest is reduced by one worker: this part of what each of the others has, or less.
+# One worker reduces the remainder, which is at most this fraction of a part.
 LITTLE = 16
 
 
 def split_long_reductions(body: UOp, order: list[UOp], work: Work) -> UOp:
-    """A long reduction with few results becomes two, so that every thread has a part of it."""
+    """Splits long reductions with few results in two, so that every thread has a part."""
     if not SPLIT_REDUCE:
         return body
     workers = functools.cache(work.workers)
@@ -47,13 +46,13 @@ def split_long_reductions(body: UOp, order: list[UOp], work: Work) -> UOp:
 
 
 def split_one(u: UOp, workers: WorkersOf) -> UOp:
-    """One REDUCE, split along an axis that has enough parts, an outer one first; or as it was."""
+    """A REDUCE split along an axis with enough parts, outer axes first; or the unchanged node."""
     x = u.src[0]
     shape = x.shape
     if not all_int(shape):
         return u
     kept = prod([s for i, s in enumerate(shape) if i not in u.arg.axes])
-    # What only repeats is multiplied, not added up.
+    # A sum over an expanded axis is a multiplication.
     long = [a for a in u.arg.axes if x.op is not Ops.EXPAND or not x.src[0].shape[a] == 1]
     length = prod([shape[a] for a in long])
     if not long or kept * length == 0 or not isinstance(u.device, str):
@@ -65,7 +64,7 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
             return split
     count = shared.number
     is_endless = bool(shared.turns) and length > shared.turns
-    if count < 2 or not (is_endless or is_shared_badly(kept, length, shared)):
+    if count < 2 or not (is_endless or has_too_few_results(kept, length, shared)):
         return u
     rows = prod([s for i, s in enumerate(shape[: long[-1]]) if i not in u.arg.axes])
     if rows >= 2 * count and not is_endless:
@@ -81,18 +80,18 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
     total = stored._rop(u.arg.op, (axis,))._mop(Ops.RESHAPE, u.shape)
     if main == shape[axis]:
         return total
-    # What is over is reduced with the parts.
+    # The remainder is reduced with the parts.
     rest = x.stretch(axis, main, shape[axis])._rop(u.arg.op, u.arg.axes)
     return total.alu(u.arg.op, rest)
 
 
-def is_shared_badly(kept: int, length: int, shared: Workers) -> bool:
-    """Whether a long reduction has too few results for those who share a kernel."""
+def has_too_few_results(kept: int, length: int, shared: Workers) -> bool:
+    """Whether a long reduction has too few results for the workers of a kernel."""
     return kept <= shared.results and kept * length >= shared.least
 
 
 def sides_of_product(u: UOp) -> tuple[int, int] | None:
-    """Counts the results along axes of each factor alone, for both factors of a sum of products."""
+    """The results along axes that only one factor has, for both factors of a sum of products."""
     x = u.src[0]
     if u.arg.op is not Ops.ADD or x.op is not Ops.MUL:
         return None
@@ -106,7 +105,7 @@ def sides_of_product(u: UOp) -> tuple[int, int] | None:
 
 
 def repeated(factor: UOp) -> set[int]:
-    """The axes along which a value is the same."""
+    """The axes along which a value is constant."""
     while factor.op is Ops.CAST:
         factor = factor.src[0]
     if factor.op is not Ops.EXPAND:
@@ -115,10 +114,10 @@ def repeated(factor: UOp) -> set[int]:
 
 
 def split_product(u: UOp, sides: tuple[int, int], long: list[int], units: int) -> UOp:
-    """The sums of a product with few tiles of results, in parts that processors compute at once.
+    """Splits the sum of a product with few tiles of results into parts for several processors.
 
     rewrite: REDUCE(a * b, axes) -> REDUCE(CONTIGUOUS(REDUCE(a' * b', axes')) of [parts, ...], 0)
-    why: a tile has one processor, and what it reads is a small part of what memory could bring
+    why: a tile runs on one processor, which uses a small part of the memory bandwidth
     """
     x = u.src[0]
     kept = [i for i in range(len(x.shape)) if i not in u.arg.axes]
@@ -128,7 +127,7 @@ def split_product(u: UOp, sides: tuple[int, int], long: list[int], units: int) -
     tiles = others * prod([ceildiv(n, t) for n, t in zip(sorted(sides), tile, strict=True)])
     axis = max(long, key=lambda a: int(x.shape[a]))
     size = x.shape[axis]
-    most = min(2 * units // max(tiles, 1), size // LEAST_STEPS)
+    most = min(2 * units // max(tiles, 1), size // MIN_STEPS)
     fitting = [d for d in divisors(size) if d <= most and size // d % EVEN == 0]
     if 4 * tiles > 3 * units or not fitting or fitting[-1] < 2:
         return u
@@ -146,9 +145,9 @@ def split_product(u: UOp, sides: tuple[int, int], long: list[int], units: int) -
 
 
 def below_cast(value: UOp, change: Callable[[UOp], UOp]) -> UOp:
-    """A value changed by movement, which stands below the CAST that it may be a view of.
+    """A value with movement applied below its CAST, if it is a view of one.
 
-    why: a product multiplies what was made wider as it lies in memory
+    why: a product then reads the narrow operand from memory
     """
     views = []
     u = value
@@ -164,10 +163,10 @@ def below_cast(value: UOp, change: Callable[[UOp], UOp]) -> UOp:
 
 
 def split_of(shape: tuple[int, ...], long: list[int], workers: int) -> tuple[int, int, int]:
-    """The axis to split, into how many parts, and the length of each: what is over is a rest.
+    """The axis to split, the number of parts, and the length of each; the rest is a remainder.
 
-    Parts are runs of memory that are long enough, and take equally long: those of an axis that
-    divides so, an outer one first, else of one of which little is left over, else of the longest.
+    Parts are long contiguous runs of equal length: of an axis that divides so, outer axes first;
+    else of an axis with a small remainder; else of the longest axis.
     """
     first = next(a for a, s in enumerate(shape) if s != 1)
 
@@ -176,7 +175,7 @@ def split_of(shape: tuple[int, ...], long: list[int], workers: int) -> tuple[int
 
     for a in long:
         parts = parts_of(shape[a], workers)
-        if parts and waiting(parts, workers) <= MOST_WAITING:
+        if parts and waiting(parts, workers) <= MAX_WAITING:
             if in_one_piece(a, shape[a] // parts):
                 return a, parts, shape[a] // parts
     for a, each in itertools.product(long, range(PARTS_EACH, 0, -1)):
@@ -189,9 +188,9 @@ def split_of(shape: tuple[int, ...], long: list[int], workers: int) -> tuple[int
 
 
 def parts_of(size: int, workers: int) -> int:
-    """Into how many parts to split an axis: those that leave nobody waiting; 0 if there are none.
+    """The number of parts of an axis that keeps all workers busy; 0 if there is none.
 
-    A multiple of the workers leaves nobody, many parts hardly anybody.
+    A multiple of the workers is perfectly balanced, many parts nearly so.
     """
     fitting = [d for d in divisors(size) if workers <= d <= max(PARTS, workers)]
     enough = [d for d in fitting if d >= min(PARTS_EACH * workers, PARTS)]
@@ -199,5 +198,5 @@ def parts_of(size: int, workers: int) -> int:
 
 
 def waiting(parts: int, workers: int) -> float:
-    """Ratio of the time of so many parts to that of parts shared out evenly."""
+    """Ratio of the time of this many parts to the time of a perfect balance."""
     return float(round(ceildiv(parts, workers) * workers / parts, 1))

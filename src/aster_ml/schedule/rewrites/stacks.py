@@ -1,8 +1,8 @@
-"""Stacks: values of one element each, side by side along a short axis, as PADs that are added up.
+"""Recognises stacks: values of one element each along a short axis, as a sum of PADs.
 
-Receives PADs and how they are read; says how what is below them is read. A kernel writes such an
-axis out (`policy/cpu/heuristic.py`), so that what stands at a place is chosen while it is made:
-below a PAD the value is computed for all places alike, and of all turns of the axis one counts.
+Receives PADs and their readings; returns the readings of their sources. A kernel unrolls such an
+axis (`policy/cpu/heuristic.py`), which selects the element of each step at compile time: the value
+below a PAD does not depend on the axis, and one iteration of the axis uses it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ ZERO = UOp.index_const(0)
 
 
 def stacked_axes(u: UOp) -> list[int]:
-    """The axes along which a PAD puts its one element into a row that is short enough.
+    """The axes along which a PAD puts its one element into a short row.
 
-    Memory is read where an element is and nowhere else: it may be about to be written.
+    PADs of memory are none: memory is read only where an element is, since a write may follow.
     """
     if u.src[0].base.op in (Ops.PARAM, Ops.BUFFER, Ops.AFTER):
         return []
@@ -35,14 +35,14 @@ def stacked_axes(u: UOp) -> list[int]:
 
 
 def stacked_size(u: UOp, axes: list[int]) -> int:
-    """Counts the elements of the rows of a PAD along these axes, which are stacks."""
+    """Counts the elements of a PAD along these axes, which are stacks."""
     return int(prod([u.shape[axis] for axis in axes]))
 
 
 def read_stack(u: UOp, axes: list[int], idxs: Indices) -> tuple[Indices, UOp | None, UOp | None]:
-    """Where an element of a PAD comes from; when there is one; and when it is the one of a stack.
+    """The source index of an element of a PAD, its gate, and the condition of a stack.
 
-    The last does not concern what is below: there an element is, whether it is wanted or not.
+    The source need not check the condition of a stack, since its element always exists.
     """
     inner: list[UOp] = []
     valid: UOp | None = None

@@ -1,1 +1,1 @@
-"""Nodes as text: infix for people, Python, and lines that parse back."""
+"""Prints nodes: infix for people, Python, and text that parses back."""

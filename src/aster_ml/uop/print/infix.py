@@ -1,7 +1,7 @@
-"""Scalar expressions as infix text, for shapes, errors and comments: `(r0*3+r1)//4`.
+"""Prints scalar expressions as infix text, for shapes, errors and comments: `(r0*3+r1)//4`.
 
-Receives nodes (anything with op, dtype, src and arg) and returns text for people; what parses back
-is `uop/print/text`. Knows nothing of the class of nodes, so that it can stand below it.
+Receives nodes (anything with op, dtype, src and arg) and returns text for people; `uop/print/text`
+writes text that parses back. It does not import UOp, which is in a higher layer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aster_ml.uop.ops import Ops
 if TYPE_CHECKING:
     from aster_ml.uop.node import UOp
 
-# Op -> sign and how tightly it binds.
+# Op -> sign and precedence.
 INFIX: dict[Ops, tuple[str, int]] = {
     Ops.OR: (" | ", 1),
     Ops.AND: (" & ", 2),
@@ -34,7 +34,7 @@ INFIX: dict[Ops, tuple[str, int]] = {
     Ops.FDIV: ("/", 8),
 }
 NOT, PREFIX, ATOM = 3, 9, 10
-# Where a right operand that binds equally tightly needs no brackets.
+# Ops whose right operand of equal precedence needs no brackets.
 FLAT = frozenset({Ops.OR, Ops.AND, Ops.ADD})
 LIMIT = 2000
 Piece = tuple[str, int]
@@ -51,17 +51,17 @@ LEAVES: dict[Ops, Callable[[Any], str]] = {
 
 
 def render_expr(u: UOp) -> str:
-    """The expression in infix form; ranges as `r0`, buffers as `p0`; cut where it grows long."""
+    """The expression in infix form; ranges as `r0`, buffers as `p0`; truncated if it is long."""
     return render_below(u, render_node)[0]
 
 
 def render_size(u: Any) -> str:
-    """A size in infix form with brackets around all of it, and no minus between two terms."""
+    """A size in infix form, in brackets, without a minus between two terms."""
     return bracket(render_below(u, render_term), ATOM)
 
 
 def render_below(u: Any, render: Callable[[Any, list[Piece]], Piece]) -> Piece:
-    """The text of a graph from that of its sources, each once; cut where it grows long."""
+    """The text of a graph from the texts of its sources; truncated if it is long."""
     pieces: dict[Any, Piece] = {}
     stack = [u]
     while stack:
@@ -106,7 +106,7 @@ def render_term(x: Any, parts: list[Piece]) -> Piece:
 
 
 def bracket(piece: Piece, least: int) -> str:
-    """The text, in brackets when it binds less tightly than asked."""
+    """The text, in brackets if its precedence is lower than `least`."""
     return piece[0] if piece[1] >= least else f"({piece[0]})"
 
 
@@ -142,7 +142,7 @@ def render_node(u: UOp, parts: list[Piece]) -> Piece:
 
 
 def negated(u: UOp, piece: Piece) -> str | None:
-    """Text of what is subtracted when `u` is added; None when `u` does not look negative."""
+    """The text of -u, if `u` is printed as a negative term; else None."""
     if u.op is Ops.CONST and u.dtype is not dtypes.bool and u.arg < 0:
         return repr(-u.arg)
     if u.op is Ops.MUL and u.src[1].op is Ops.CONST and u.src[1].arg == -1:

@@ -1,7 +1,7 @@
-"""Nodes as Python text: what `print(node)` shows, an expression that gives the node again.
+"""Prints nodes as Python: what `print(node)` shows, an expression that evaluates to the node.
 
-Receives nodes (anything with op, dtype, src, arg and tag); returns text. A node that stands more
-than once is named where it stands first, so that the text grows with the graph, not its paths.
+Receives nodes (anything with op, dtype, src, arg and tag); returns text. A node with several uses
+is named at the first, so that the text grows with the number of nodes, not of paths.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from aster_ml.dtype import dtypes
 
 
 def plain(arg: Any) -> Any:
-    """An argument without the names of its fields: tuples that are equal to it."""
+    """An argument as plain tuples, without field names."""
     return tuple([plain(a) for a in arg]) if isinstance(arg, tuple) else arg
 
 

@@ -1,8 +1,8 @@
-"""Graphs and linear programs as text that parses back to the same objects.
+"""Prints graphs and linear programs as text, and parses it back to the same objects.
 
-One node a line: `%3 = ADD float32 (%1, %2)`, sources before the argument, what is an expression
-repeated in infix form behind `#`. Receives nodes and `Linear`s, returns text, and the reverse. The
-form is that of every stage: golden tests, bug reports and the program of the interpreter use it.
+One node a line: `%3 = ADD float32 (%1, %2)`, sources before the argument; a comment behind `#`
+repeats scalar expressions in infix form. Receives nodes and `Linear`s, returns text, and the
+reverse. All stages have the same form, which golden tests and bug reports use.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from aster_ml.uop.ops import (
     PowerArg,
     RangeArg,
     ReduceArg,
-    RoleArg,
     RuleArg,
     RunArg,
     ScatterArg,
@@ -47,10 +46,11 @@ from aster_ml.uop.ops import (
     StoreArg,
     TmaArg,
     VarArg,
+    WarpRoleArg,
 )
 from aster_ml.uop.print.infix import render_expr
 
-# Op -> the named tuple that its argument is, where it is one.
+# Op -> the type of its argument, if it is a named tuple.
 ARG_TYPES: dict[Ops, Any] = {
     Ops.BUFFER: BufferArg,
     Ops.PARAM: ParamArg,
@@ -66,7 +66,7 @@ ARG_TYPES: dict[Ops, Any] = {
     Ops.NAME: NameArg,
     Ops.STAGE: StageArg,
     Ops.EXP2: PowerArg,
-    Ops.DETACH: RuleArg,
+    Ops.CUSTOM_GRADIENT: RuleArg,
     Ops.LOAD: LoadArg,
     Ops.STORE: StoreArg,
     Ops.SINK: BodyArg,
@@ -96,7 +96,7 @@ def value_text(value: Any, what: object) -> str:
 
 
 def float_text(value: float) -> str:
-    """A float that reads back to the same bits."""
+    """A float as text that reads back to the same bits."""
     if value == value:
         return repr(value)
     bits = struct.unpack("<Q", struct.pack("<d", value))[0]
@@ -111,7 +111,7 @@ def read_float(text: str) -> float:
 
 
 def arg_text(u: UOp) -> str:
-    """The argument; named tuples as `field=value`, without fields that have their default."""
+    """The argument as text; named tuples as `field=value`, without defaults."""
     kind = ARG_TYPES.get(u.op)
     if kind is None:
         return value_text(u.arg, u)
@@ -192,7 +192,7 @@ def parse_all(text: str) -> list[UOp]:
                 last = read_node(line, nodes, line_number)[1]
     if roots is None:
         if last is None:
-            raise FormatError("text: there is no node in it")
+            raise FormatError("text: no node in it; lines `%0 = OP dtype (sources)` are wanted")
         return [last]
     return roots
 
@@ -202,7 +202,7 @@ def read_refs(text: str, nodes: dict[int, UOp], line_number: int) -> list[UOp]:
     found = [int(ref) for ref in re.findall(r"%(\d+)", text)]
     for ref in found:
         if ref not in nodes:
-            raise FormatError(f"text, line {line_number}: %{ref} stands in no line above it")
+            raise FormatError(f"text, line {line_number}: %{ref} is in no line above it")
     return [nodes[ref] for ref in found]
 
 
@@ -223,7 +223,7 @@ def read_node(line: str, nodes: dict[int, UOp], line_number: int) -> tuple[bool,
 
 @contextlib.contextmanager
 def reading(line_number: int, line: str) -> Iterator[None]:
-    """Makes a FormatError that names the line of whatever its words raise, as a name or a node."""
+    """Turns any error in the block into a FormatError that names the line."""
     try:
         yield
     except FormatError:
@@ -266,7 +266,7 @@ def read_arg(op: Ops, dtype: DType, text: str) -> Any:
 
 
 def linear_to_text(linear: Linear) -> str:
-    """A linear program: what runs is `%n = ...`, what is read where it is used `%n := ...`."""
+    """A linear program as text: listed nodes are `%n = ...`, inlined ones `%n := ...`."""
     return "\n".join([line for line, _ in linear_lines(linear)]) + "\n"
 
 
@@ -374,4 +374,4 @@ def read_program_line(
     elif word == "written":
         fields[word] = frozenset(ast.literal_eval(rest))
     elif line and not line.startswith("#"):
-        raise FormatError(f"text, line {line_number}: nothing starts like this: {line!r}")
+        raise FormatError(f"text, line {line_number}: unknown kind of line: {line!r}")

@@ -1,1 +1,1 @@
-"""Rewrite rules of scalar expressions: integers, conditions, sums, constants."""
+"""Lists rewrite rules of scalar expressions: integers, conditions, sums, constants."""

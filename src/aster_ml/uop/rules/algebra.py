@@ -1,9 +1,8 @@
-"""Algebraic identities that hold exactly for every value of a dtype: constants, neutral elements.
+"""Lists algebraic identities that hold exactly for every value of a dtype.
 
-Receives scalar nodes of any dtype, simplified below, and returns what replaces them. A float rule
-stands here only when it keeps NaN, infinities and the sign of zero. Sums, division and comparison
-of index expressions have files of their own (`uop/rules/sums`, `uop/rules/divmod`,
-`uop/rules/conditions`).
+Receives scalar nodes of any dtype with simplified sources, and returns their replacements. Float
+rules keep NaN, infinities and the sign of zero. Rules of sums, divisions and comparisons of index
+expressions are in `uop/rules/sums`, `uop/rules/divmod` and `uop/rules/conditions`.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ def cast_twice(u: UOp, x: UOp) -> UOp | None:
         lossless = bool(dtypes.min(middle) <= low and high <= dtypes.max(middle))
     if not lossless:
         return None
-    # From float to int saturates where int to int wraps, so the two ways agree only without either.
+    # float -> int saturates and int -> int wraps, so the results agree only without overflow.
     if middle.kind == "float" and x.dtype.kind != "float" and u.dtype.kind in ("int", "uint"):
         if not can_lossless_cast(x.dtype, u.dtype):
             return None
@@ -118,14 +117,14 @@ def cast_twice(u: UOp, x: UOp) -> UOp | None:
 def cast_inward(u: UOp, x: UOp) -> UOp | None:
     """rewrite: cast(x + y, index) -> cast(x, index) + cast(y, index). when: x + y cannot wrap.
 
-    why: what an integer tensor says of positions becomes index arithmetic, which has more rules.
+    why: positions in an integer tensor become index arithmetic, which has more rules.
     """
     if x.dtype.kind not in ("int", "uint"):
         return None
     if x.op in (Ops.IDIV, Ops.MOD) and not (x.src[0].bounds[0] >= 0 and x.src[1].bounds[0] > 0):
         return None
     if x.op is not Ops.WHERE:
-        # Those of the sources are known once those of the node are, which wrap where it does.
+        # Bounds of the node, which wrap as it does, imply that bounds of the sources are known.
         found = bounds_of_alu(x) if x.bounds else None
         if found is None or found[0] < dtypes.min(x.dtype) or found[1] > dtypes.max(x.dtype):
             return None
@@ -318,7 +317,7 @@ ANY_DTYPE_RULES: list[Rule] = [
         "bitcast-twice",
         UPat(Ops.BITCAST, None, (UPat(Ops.BITCAST, None, (X,)),)),
         lambda u, x: UOp(Ops.BITCAST, u.dtype, (x,)),
-        # Where NaN is a value in between, its payload may not survive.
+        # A float cast in between may change the payload of NaN.
         lambda u: u.src[0].dtype.kind != "float",
     ),
     Rule(

@@ -1,8 +1,8 @@
-"""Rules of comparisons of index expressions and of the conditions built from them.
+"""Simplifies comparisons of index expressions, and conjunctions and disjunctions of them.
 
-Receives CMPLT, CMPNE, CMPEQ on index sources and AND, OR on bools, simplified below, and returns
-what replaces them. A comparison is a form against 0: `terms + const < 0`; what is positive is
-written left, the rest right, the constant where no term stands.
+Receives CMPLT, CMPNE, CMPEQ on index sources and AND, OR on bools, with simplified sources, and
+returns their replacements. A comparison is a form against 0: `terms + const < 0`; positive terms
+are written on the left, the others on the right, the constant on a side without terms.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def split_sides(form: Form) -> tuple[UOp, UOp]:
 
 
 def less_than(x: UOp, y: UOp) -> UOp:
-    """x < y in normal form: bounds decide; common factors, small rests and divisions go."""
+    """x < y in normal form: decided by bounds; no common factors, small rests, divisions."""
     form = form_of(x).plus(form_of(y), -1)
     while True:
         low, high = form.bounds()
@@ -189,7 +189,7 @@ def interval_of(u: UOp) -> Interval | None:
 
 
 def parts_of(u: UOp, op: Ops) -> dict[UOp, None]:
-    """The operands of a nest of AND, or of OR, without repeats."""
+    """The operands of nested ANDs, or ORs, without repeats."""
     found: dict[UOp, None] = {}
     stack = [u]
     while stack:
@@ -216,7 +216,7 @@ def chain(op: Ops, parts: list[UOp]) -> UOp:
 
 
 def complement_of(u: UOp) -> UOp:
-    """The condition that holds when `u` does not, as the rules write it."""
+    """The negation of `u` in normal form."""
     if u.op is Ops.CMPNE and u.src[1] is TRUE:
         return u.src[0]
     if u.op is Ops.CMPLT and u.src[0].dtype is INDEX:
@@ -259,7 +259,7 @@ def join_all(parts: dict[UOp, None]) -> UOp:
             intervals[found.term] = Interval(
                 found.term, max(lows, default=None), min(highs, default=None)
             )
-        # What another part already says adds nothing to it.
+        # A disjunction that contains another part is implied by it.
         elif part.op is not Ops.OR or not any(p in parts for p in parts_of(part, Ops.OR)):
             kept.append(part)
     for term, low, high in intervals.values():

@@ -1,8 +1,7 @@
-"""Rules of division and remainder on index expressions; both round down there.
+"""Simplifies division and remainder of index expressions; both round down.
 
-Receives IDIV and MOD nodes whose sources are simplified already, returns what replaces them. The
-rules read numerators as forms (`uop/rules/linear_form`). Sums, comparisons and the rules of other
-dtypes stand in `uop/rules/symbolic`.
+Receives IDIV and MOD nodes with simplified sources, returns their replacements. The rules read
+numerators as linear forms (`uop/rules/linear_form`).
 
 Notation: `c` is a positive constant, `x` a sum of `a*t` with integer `a`, `k` its constant.
 """
@@ -33,17 +32,17 @@ INDEX = dtypes.index
 
 
 def div(x: UOp, y: UOp) -> UOp:
-    """x IDIV y, as it stands."""
+    """x IDIV y, not simplified."""
     return UOp(Ops.IDIV, INDEX, (x, y))
 
 
 def mod(x: UOp, y: UOp) -> UOp:
-    """x MOD y, as it stands."""
+    """x MOD y, not simplified."""
     return UOp(Ops.MOD, INDEX, (x, y))
 
 
 def div_node(form: Form, c: int) -> UOp:
-    """form IDIV c; nothing to divide by when c is 1."""
+    """form IDIV c; the form itself when c is 1."""
     return node_of(form) if c == 1 else div(node_of(form), number(c))
 
 
@@ -53,7 +52,7 @@ def mod_node(form: Form, c: int) -> UOp:
 
 
 def add(x: UOp, y: UOp) -> UOp:
-    """x ADD y, as it stands."""
+    """x ADD y, not simplified."""
     return UOp(Ops.ADD, INDEX, (x, y))
 
 
@@ -104,8 +103,8 @@ def common_factor(u: UOp, c: UOp, info: Info) -> UOp | None:
 def resolve_remainders(form: Form, c: int) -> tuple[Form, Form] | None:
     """form = c*whole + rest with one quotient for all of rest (then 0 <= rest < c), if there is.
 
-    A coefficient leaves the remainder nearest to 0, above or below; what is not within reach with
-    that is tried with all remainders taken from above.
+    First tries the remainder of each coefficient that is nearest to 0, then all remainders rounded
+    down.
     """
     for up in (False, True):
         whole: dict[UOp, int] = {}
@@ -136,8 +135,8 @@ def whole_and_rest(u: UOp, c: UOp, info: Info) -> UOp | None:
 def multiples_below(u: UOp, c: UOp, info: Info) -> UOp | None:
     """rewrite: ... + a*d*(y // d) -> ... + a*y - a*(y % d), then as `whole_and_rest`.
 
-    when: all of it has one quotient so. why: what was rounded down to a multiple of d and belongs
-    to a term beside it, as a window's place does, shows only then how little is left.
+    when: the result has a single quotient. why: a term rounded down to a multiple of d, such as the
+    position of a window, cancels against another term only in this form.
     """
     form = info[0]
     rounded = [t for t, a in form.terms.items() if t.op is Ops.IDIV and is_multiple(a, t.src[1])]
@@ -147,7 +146,7 @@ def multiples_below(u: UOp, c: UOp, info: Info) -> UOp | None:
     for t in rounded:
         y, d = form_of(t.src[0]), t.src[1]
         a = form.terms[t] // d.arg
-        # Another that was taken apart may have added to this term: that part stays.
+        # Another rewritten term may have added to this one: that part stays.
         for part, k in ((t, -d.arg), *y.terms.items(), (mod(t.src[0], d), -1)):
             terms[part] = terms.get(part, 0) + a * k
         const += a * y.const
@@ -163,7 +162,7 @@ def is_multiple(a: int, d: UOp) -> bool:
 def small_rest(u: UOp, c: UOp, info: Info) -> UOp | None:
     """rewrite: (g*x + y) // (g*c) -> x // c; % -> g*(x % c) + y. when: 0 <= y < g.
 
-    why: what is added below the common factor of the rest never carries.
+    why: an addend below the common factor of the other terms never carries.
     """
     form, d = info[0], c.arg
     for g in sorted({gcd(d, a) for a in form.terms.values()}, reverse=True):
@@ -324,7 +323,7 @@ DIV_OF_DIV = UPat(Ops.IDIV, INDEX, (UPat(Ops.IDIV, None, (ANY_X, UPat.var("d")))
 
 
 def rule(name: str, pattern: UPat, replace: Callable[..., UOp | None]) -> Rule:
-    """A row for a positive constant divisor; neighbours share the reading of the numerator."""
+    """A row for a positive constant divisor; consecutive rows share the form of the numerator."""
     return Rule(name, pattern, replace, positive, read)
 
 

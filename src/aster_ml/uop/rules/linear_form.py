@@ -1,9 +1,8 @@
-"""Index expressions as sums of integer multiples of monomials, and back to nodes.
+"""Converts index expressions to linear forms, sums of integer multiples of monomials, and back.
 
 Receives and returns nodes of dtype index. A `Form` is `sum(coefficient * monomial) + const`; a
 monomial is an atom (a range, a variable, a division, ...) or a product of atoms. Equal sums have
-equal forms, and `node_of` writes a form down in one order that depends on nothing but the
-expression. Rules do not belong here.
+equal forms, and `node_of` writes a form in a canonical order. Rules do not belong here.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import Ops
 
 INDEX = dtypes.index
-# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+# Globals are faster to look up than members of an Enum, and every node is tested for its op.
 ADD, CONST, IDIV, MOD = Ops.ADD, Ops.CONST, Ops.IDIV, Ops.MOD
 MUL, NEG, RANGE, SUB = Ops.MUL, Ops.NEG, Ops.RANGE, Ops.SUB
-# A product of two sums is multiplied out up to this many terms; beyond, it stays one monomial.
+# A product of sums is multiplied out up to this many terms; else it stays one monomial.
 EXPAND_LIMIT = 32
 
 
@@ -35,14 +34,14 @@ def number(value: int) -> UOp:
     return found
 
 
-# Constants that have been asked for, as they mostly come again.
+# Cache of constants.
 NUMBERS: dict[int, UOp] = {}
 
 
 def order_of(atom: UOp) -> tuple[int, bool, bytes]:
-    """Where a monomial stands in a sum: by its innermost range, then by its digest.
+    """The sort key of a monomial in a sum: its innermost range, then its digest.
 
-    What changes least stands first, so that the beginning of a sum can leave an inner loop.
+    Terms that change least come first, so that a prefix of a sum is loop-invariant.
     """
     digest = atom._digest  # as `atom.digest`: a call for each would show
     if digest is UNSET:
@@ -71,7 +70,7 @@ class Form:
         return f"Form({self.terms!r}, {self.const})"
 
     def bounds(self) -> tuple[int, int]:
-        """Least and greatest value, each monomial taken for itself."""
+        """Least and greatest value, with monomials treated as independent."""
         return bounds_of(self.terms.items(), self.const)
 
     def scaled(self, factor: int) -> Form:
@@ -159,10 +158,10 @@ def multiply(x: Form, y: Form) -> Form:
 
 
 def form_of(u: UOp) -> Form:
-    """The form of an index node; what is no sum or product is an atom.
+    """The form of an index node; nodes other than sums and products are atoms.
 
-    A product with a sum in it is multiplied out when it is `u` itself. Inside of a sum it is an
-    atom: a sum that is simplified holds none that could be multiplied out.
+    `u` itself is multiplied out if it is a product of sums. Such a product within a sum is an atom:
+    a simplified sum contains none that could be multiplied out.
     """
     form = form_within(u, None)
     assert form is not None
@@ -170,9 +169,9 @@ def form_of(u: UOp) -> Form:
 
 
 def form_within(u: UOp, limit: int | None) -> Form | None:
-    """`form_of`, or None once more than `limit` nodes have been met on the way.
+    """`form_of`, or None after visiting more than `limit` nodes.
 
-    Sums that share sums have more ways than nodes, so what is not simplified yet needs a limit.
+    Sums that share subexpressions have more paths than nodes, so an unsimplified sum needs a limit.
     """
     op = u.op
     if op is CONST:
@@ -227,7 +226,7 @@ SUMS = frozenset({Ops.ADD, Ops.SUB, Ops.NEG, Ops.MUL})
 
 
 def split_factors(product: UOp) -> tuple[list[UOp], int]:
-    """The factors of a product that are no constants, and the product of those that are."""
+    """The factors of a product that are not constants, and the product of the constants."""
     atoms, c = [], 1
     for f in factors_of(product):
         if f.op is Ops.CONST:
@@ -238,7 +237,7 @@ def split_factors(product: UOp) -> tuple[list[UOp], int]:
 
 
 def form_of_product(product: UOp, limit: int | None) -> Form | None:
-    """The form of a product of nodes that are no constants, multiplied out."""
+    """The form of a product of nodes other than constants, multiplied out."""
     atoms, c = split_factors(product)
     forms = [form_within(f, limit) for f in atoms]
     known = [f for f in forms if f is not None]
@@ -248,7 +247,7 @@ def form_of_product(product: UOp, limit: int | None) -> Form | None:
 def product_form(forms: list[Form], c: int) -> Form:
     """c * all of the forms: multiplied out, or, with too many terms, one monomial of sums.
 
-    All or nothing, so that it makes no difference in which order a product was built.
+    All or nothing, so that the order in which a product was built does not matter.
     """
     result = Form({}, c)
     sums: list[Form] = []
@@ -287,7 +286,7 @@ def node_of(form: Form) -> UOp:
 
 
 def is_plain_division(u: UOp) -> bool:
-    """Whether a range of known size is divided by a number below that, as reshaping does it."""
+    """Whether a node is a range of constant size divided by a smaller constant, as of a reshape."""
     if u.op is not IDIV and u.op is not MOD:
         return False
     x, c = u.src
@@ -297,9 +296,9 @@ def is_plain_division(u: UOp) -> bool:
 
 
 def least_value(form: Form) -> int:
-    """A lower bound that knows that a range of symbolic size stays below its size.
+    """A lower bound that uses that a range of symbolic size is below its size.
 
-    `n*m - 1 - (i*m + j)` with i below n and j below m is found to be at least 0.
+    `n*m - 1 - (i*m + j)` with i < n and j < m has the lower bound 0.
     """
     low = form.bounds()[0]
     for _ in range(8):
@@ -314,10 +313,10 @@ def least_value(form: Form) -> int:
 
 
 def replace_inner_range(form: Form) -> Form | None:
-    """A form that is nowhere larger, without one of the ranges of symbolic size; None if none.
+    """A lower bound of a form without one of its ranges of symbolic size; None if it has none.
 
-    A range stands at its last value where that makes the sum smaller, else at 0. Only ranges that
-    occur as plain factors beside what is never negative are replaced.
+    The range takes its last value where that makes the sum smaller, else 0. Only ranges that are
+    plain factors of nonnegative cofactors are replaced.
     """
     for target in sort_atoms(
         {
@@ -349,6 +348,6 @@ def replace_inner_range(form: Form) -> Form | None:
 
 
 def is_below(x: Form, limit: Form) -> bool:
-    """Whether x < limit is certain."""
+    """Whether x < limit is proven."""
     gap = limit.plus(x, -1)
     return least_value(Form(gap.terms, gap.const - 1)) >= 0

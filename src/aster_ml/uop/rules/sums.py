@@ -1,7 +1,7 @@
-"""The rule of sums and products of index expressions, and of the divisions that meet in a sum.
+"""Normalises sums and products of index expressions, with the divisions within them.
 
-Receives ADD, SUB, MUL and NEG nodes of dtype index, simplified below, and returns their normal
-form: products multiplied out, like terms merged, and a quotient joined with its remainder.
+Receives ADD, SUB, MUL and NEG nodes of dtype index with simplified sources, and returns their
+normal form: products multiplied out, like terms merged, and a quotient joined with its remainder.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def divisions_in(form: Form) -> int:
 
 
 def quotient_form(division: UOp) -> Form:
-    """A division after its rules have been applied, to it and to the divisions they leave."""
+    """The form of a division, simplified by the rules of division."""
     settled = Form({}, 0)
     stack = [(division, 1)]
     while stack:
         t, a = stack.pop()
-        # No rule changes a plain one, as most are, and a table that is not asked is not compiled.
+        # No rule changes a plain division; without others the table need not be compiled.
         plain = t.op is not Ops.IDIV or is_plain_division(t)
         result = None if plain else DIVMOD.rewrite(t)
         if result is None:
@@ -58,8 +58,8 @@ def times(form: Form, y: UOp) -> Form:
 def join_remainder(form: Form, t: UOp, f: UOp) -> Form | None:
     """rewrite: a*c*(x//c) + a*(x%c) -> a*x. `f` is the remainder, a factor of the monomial `t`.
 
-    when: fewer divisions are left, so the quotient (as its own rules write it) stands in the form;
-    and the bounds stay as close, since `a*x - b*(x//c)` tells less of its value than it might.
+    when: the result has fewer divisions, so the form contains the (simplified) quotient; and bounds
+    as tight, since those of `a*x - b*(x//c)` may be wider.
     """
     x, c = f.src
     if c.bounds[0] <= 0:
@@ -77,7 +77,7 @@ def join_remainder(form: Form, t: UOp, f: UOp) -> Form | None:
 
 
 def within(inner: Form, outer: Form) -> bool:
-    """Whether the bounds of one form lie inside those of the other."""
+    """Whether the bounds of one form are within those of the other."""
     (low, high), (least, greatest) = inner.bounds(), outer.bounds()
     return least <= low and high <= greatest
 
@@ -124,7 +124,7 @@ def make_remainder(form: Form, t: UOp) -> Form | None:
     return made if made.size() < form.size() else None
 
 
-# A term of another op has no division as a factor.
+# Ops of terms that may have a division as a factor.
 WITH_DIVISIONS = frozenset({Ops.MUL, Ops.MOD, Ops.IDIV})
 
 
@@ -153,7 +153,7 @@ def sum_normal_form(u: UOp) -> UOp:
 
 
 def merge_terms(form: Form) -> Form:
-    """The form without terms that have one value, and with divisions merged."""
+    """The form with terms of a single value folded, and divisions merged."""
     terms = form.terms
     for t in terms:
         low, high = t.bounds

@@ -1,9 +1,8 @@
-"""Algebra on index and bool expressions and kernel graphs, and what code generation asks of them.
+"""Simplifies index and bool expressions and kernel graphs, and answers questions about them.
 
-Receives scalar expressions and whole kernel graphs; nodes with axes, as tensors have, do not belong
-here, for a rule may put a constant in the place of a node. The rules stand by subject in
-`uop/rules/sums`, `uop/rules/divmod`, `uop/rules/conditions` and `uop/rules/algebra`; this module
-joins them into one table, `symbolic`.
+Receives scalar expressions and kernel graphs; no tensors, since a rule may replace a node by a
+scalar constant. The table `symbolic` joins the rules of `uop/rules/sums`, `uop/rules/divmod`,
+`uop/rules/conditions` and `uop/rules/algebra`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, VarArg
 from aster_ml.uop.pattern import PatternMatcher, tell_rewritten
 from aster_ml.uop.print.infix import render_expr
-from aster_ml.uop.rewrite import LEAST_STEPS, steps_allowed
+from aster_ml.uop.rewrite import MIN_STEPS, steps_allowed
 from aster_ml.uop.rules.algebra import (
     ANY_DTYPE_RULES,
     BOOL_RULES,
@@ -77,14 +76,14 @@ def simplify(u: UOp) -> UOp:
 
 
 def simplify_around(u: UOp) -> UOp:
-    """`simplify`, but loads and reductions below stay the nodes they are.
+    """`simplify`, but loads and reductions below stay unchanged.
 
-    why: another reader may have the same reduction, and both have to stay one
+    why: a reduction may have another reader, and must stay one node
     """
     if u._simple is UNSET and u.dtype is INDEX:
         plain = plain_form(u)
         if plain is not None:
-            # Nothing opaque stands in such a sum, as most indices are.
+            # The sum, as most indices, contains no loads or reductions.
             return with_simple(u, node_of(plain))
     if not holds(u, OPAQUE):
         return simplify(u)
@@ -100,7 +99,7 @@ OPAQUE = frozenset({Ops.LOAD, Ops.REDUCE, Ops.PARAM})
 
 
 def simplify_all(uops: Iterable[UOp]) -> list[UOp]:
-    """`simplify` on several expressions, sharing the work; what was simplified before is known."""
+    """`simplify` on several expressions, sharing the work and cached results."""
     done: dict[UOp, UOp] = {}
     result = []
     for u in uops:
@@ -115,19 +114,19 @@ def simplify_all(uops: Iterable[UOp]) -> list[UOp]:
 
 
 def with_simple(u: UOp, found: UOp) -> UOp:
-    """Keeps the result of `simplify` with its node."""
-    # The node itself is not kept in itself: it would never be dropped.
+    """Caches the result of `simplify` in its node."""
+    # A node does not refer to itself: it would never be freed.
     found._simple = None
     if found is not u:
         u._simple = found
     return found
 
 
-# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+# Globals are faster to look up than members of an Enum, and every node is tested for its op.
 CONST, IDIV, RANGE = Ops.CONST, Ops.IDIV, Ops.RANGE
 ADD, MUL, SUB = Ops.ADD, Ops.MUL, Ops.SUB
 SUM_OPS = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG})
-# A sum with more ways to its summands is not taken at once; where one is found, more may follow.
+# Limits of visited nodes for normalising a whole sum at once: the first time, and after one failed.
 LONG_WALK, SHORT_WALK = 10_000, 200
 JOIN_OPS = frozenset({Ops.AND, Ops.OR})
 SUM_RULE = SUM_RULES[0]
@@ -136,14 +135,14 @@ SUM_RULE = SUM_RULES[0]
 def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
     """Fills `done` for everything below `root`, as `graph_rewrite` with `symbolic` would.
 
-    Whole sums and whole conjunctions are taken at once, so that a sum of n terms is put in order
-    one time instead of n times.
+    Whole sums and whole conjunctions are normalised at once, so that a sum of n terms is sorted
+    once instead of n times.
     """
     table = symbolic.table
-    # (node, what is waited for): None its sources, a Form the atoms of a sum, a dict the parts of
-    # a conjunction, a node the result it became.
+    # (node, what it waits for): None for its sources, a Form for the atoms of a sum, a dict for the
+    # parts of a conjunction, a node for its replacement.
     stack: list[tuple[UOp, Any]] = [(root, None)]
-    steps, limit = 0, LEAST_STEPS
+    steps, limit = 0, MIN_STEPS
     walk = LONG_WALK
     while stack:
         u, waits = stack.pop()
@@ -166,7 +165,7 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
             if waits is None:
                 waits = form_within(u, walk)
                 if waits is None:
-                    # Too many ways: its sources first, so that there are fewer; and theirs.
+                    # Too many paths: simplify its sources first, so that there are fewer.
                     walk = SHORT_WALK
                     pending = [s for s in src if s not in done]
                     if pending:
@@ -258,12 +257,12 @@ def atoms_of(monomial: UOp) -> list[UOp]:
 
 
 def renewed(form: Form, done: dict[UOp, UOp]) -> Form:
-    """The form with what its atoms have become."""
+    """The form with simplified atoms."""
     for t in form.terms:
         if t.op is Ops.MUL or done[t] is not t:
             break
     else:
-        # No factor is a sum: that would be a term of another form.
+        # No factor is a sum, so the terms stay monomials.
         return form
     if all([done[f] is f and f.op not in SUM_OPS for t in form.terms for f in atoms_of(t)]):
         return form
@@ -279,8 +278,8 @@ def renewed(form: Form, done: dict[UOp, UOp]) -> Form:
 def affine(u: UOp, lanes: Collection[UOp]) -> tuple[UOp, dict[UOp, int]]:
     """An index as base + sum of lane * stride, both simplified.
 
-    The dict has the stride of each lane in which the index is affine, 0 where it does not depend on
-    the lane. A lane that is missing there is not affine, and the base still depends on it.
+    The dict has the stride of each lane in which the index is affine, 0 if it does not depend on
+    the lane. The index is not affine in a lane that is missing; then the base depends on it.
     """
     rest, strides = affine_form(u, lanes)
     return node_of(rest), strides
@@ -288,11 +287,11 @@ def affine(u: UOp, lanes: Collection[UOp]) -> tuple[UOp, dict[UOp, int]]:
 
 def affine_form(u: UOp, lanes: Collection[UOp]) -> tuple[Form, dict[UOp, int]]:
     """`affine` with the base as a form."""
-    # What is simplified already has its form as it is.
+    # The form of a simplified index needs no work.
     form = plain_form(u) if u._simple is UNSET else None
     simple = list(lanes)
     if form is None:
-        # A lane whose size is an expression may be another node once that is simplified.
+        # A lane of symbolic size may become another node when its size is simplified.
         u, *simple = simplify_all([u, *lanes])
         form = form_of(u)
     return apart(form, lanes, simple)
@@ -301,12 +300,12 @@ def affine_form(u: UOp, lanes: Collection[UOp]) -> tuple[Form, dict[UOp, int]]:
 def apart(
     form: Form, lanes: Collection[UOp], simple: Iterable[UOp] | None = None
 ) -> tuple[Form, dict[UOp, int]]:
-    """A sum without its multiples of lanes, and those, as `affine` has them.
+    """A sum without its multiples of lanes, and the strides of the lanes, as in `affine`.
 
-    `simple` are the lanes as they stand in the sum.
+    `simple` are the lanes as they occur in the sum.
     """
     terms = form.terms
-    # What terms change with, other than a range that is a term itself.
+    # Ranges within terms, other than ranges that are terms themselves.
     tangled: set[UOp] = set()
     for t in terms:
         if t.op is not Ops.RANGE:
@@ -323,18 +322,15 @@ def apart(
 
 
 def plain_form(u: UOp) -> Form | None:
-    """The form of a sum of ranges of known size, and of their quotients; else None.
-
-    It needs no simplifying.
-    """
+    """The form of a simplified sum of ranges of constant size and their quotients; else None."""
     form = form_within(u, SHORT_WALK)
     return None if form is None or not is_plain(form) else form
 
 
 def is_plain(form: Form) -> bool:
-    """Whether a sum is made of ranges of known size alone, which are as simple as they can be.
+    """Whether a sum consists of ranges of constant size, which cannot be simplified.
 
-    In place of a range there may be its quotient, as long as the range itself is no term.
+    A quotient of a range may replace the range, if the range itself is no term.
     """
     terms = form.terms
     for t in terms:
@@ -348,7 +344,7 @@ def is_plain(form: Form) -> bool:
 
 
 def plain_strides(u: UOp) -> dict[UOp, int] | None:
-    """Strides that `affine_form` finds in a sum of ranges of known size alone; else None."""
+    """The strides of a sum of ranges of constant size, as in `affine_form`; else None."""
     strides: dict[UOp, int] = {}
     stack = [(u, 1)]
     left = SHORT_WALK
@@ -397,12 +393,12 @@ COSTS = {Ops.IDIV: 40, Ops.MOD: 40, Ops.MUL: 3, Ops.RANGE: 0, Ops.DEFINE_VAR: 0}
 
 
 def outside_ranges(u: UOp) -> bool:
-    """Where substitution goes: a range stays the range it is, whatever is known of its size."""
+    """Whether substitution enters a node: ranges stay unchanged, also their sizes."""
     return u.op is not Ops.RANGE
 
 
 def intervals_of(valid: UOp) -> list[Interval]:
-    """The bounds that a simplified condition gives to index terms, beside those they have."""
+    """The bounds that a simplified condition implies for index terms."""
     found: dict[UOp, tuple[int, int]] = {}
     for part in conditions_of(valid):
         known = interval_of(part)
@@ -419,10 +415,10 @@ def intervals_of(valid: UOp) -> list[Interval]:
 def narrow(
     u: UOp, known: Iterable[Interval], wanted: Collection[UOp] | None = None
 ) -> tuple[UOp, dict[UOp, UOp]] | None:
-    """`u` with a variable of the narrower bounds in the place of each term, simplified.
+    """`u` with each term replaced by a variable with the narrower bounds, simplified.
 
-    Of a term that is a sum, a summand with coefficient 1 or -1 is written by means of the variable.
-    The dict says what the variables stand for. None where nothing that is `wanted` is replaced.
+    In a term that is a sum, a summand with coefficient 1 or -1 is expressed by the variable. The
+    dict maps variables to their terms. None where no node of `wanted` is replaced.
     """
     changes: dict[UOp, UOp] = {}
     meaning: dict[UOp, UOp] = {}
@@ -450,9 +446,9 @@ def narrow(
 
 
 def simplify_given(u: UOp, valid: UOp) -> UOp:
-    """`u`, simplified by what is known where the bool `valid` holds; elsewhere it may differ.
+    """`u`, simplified under the assumption that `valid` holds; elsewhere the value may differ.
 
-    `valid` is a conjunction; each part that bounds an index term counts.
+    `valid` is a conjunction; each operand that bounds an index term is used.
     """
     u, valid = simplify(u), simplify(valid)
     parts = {part: TRUE for part in conditions_of(valid) if part.src}
@@ -473,7 +469,7 @@ def simplify_given(u: UOp, valid: UOp) -> UOp:
 
 
 def below_choices(u: UOp) -> set[UOp]:
-    """Nodes below a division, comparison or choice: there alone narrower bounds can help."""
+    """Nodes below a division, comparison or WHERE: only these profit from narrower bounds."""
     return set(toposort(*[s for x in toposort(u) if x.op in CHOICES for s in x.src]))
 
 
@@ -492,7 +488,7 @@ CHOICES = frozenset(
 
 
 def bounds_given(u: UOp, valid: UOp) -> tuple[int, int]:
-    """Least and greatest value that an index can have where `valid` holds."""
+    """Bounds of an index under the assumption that `valid` holds."""
     u, valid = simplify(u), simplify(valid)
     low, high = u.bounds
     known = intervals_of(valid)

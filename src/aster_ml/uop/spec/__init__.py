@@ -1,1 +1,1 @@
-"""Which nodes may exist at which stage."""
+"""Specifies which nodes may exist at which stage."""

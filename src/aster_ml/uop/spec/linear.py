@@ -1,4 +1,4 @@
-"""Which nodes a linear program may list, in which order, and what is read from where.
+"""Verifies linear programs: which nodes they may list, their order, and what each may read.
 
 Receives a `Linear`; raises InternalError for the first node that breaks a rule.
 """
@@ -30,9 +30,9 @@ from aster_ml.uop.spec.rows import (
 )
 from aster_ml.uop.spec.tables import KERNEL_SPEC
 
-# Work-items whose registers change together.
+# Number of work-items whose registers are reallocated together (a warp group).
 GROUP = 128
-# Work-items have these as numbers; nothing runs over them, so nothing has to close them.
+# Kinds of ranges that are block or work-item numbers, which no END closes.
 UNCLOSED = frozenset({"GLOBAL", "LOCAL", "GROUP"})
 
 LISTED = ELEMENTWISE | {
@@ -175,17 +175,17 @@ def is_lane(u: UOp) -> bool:
     return u.op is Ops.RANGE and bool(u.arg.kind.is_lane)
 
 
-# How many sources of what is read inline are looked at; of other ops all.
+# Number of checked sources of inlined nodes; of other ops all.
 INLINE_SOURCES = {Ops.INDEX: 2, Ops.AFTER: 1}
 
 
 def is_inline(u: UOp) -> bool:
-    """Whether a node is read where it is used instead of listed."""
+    """Whether a node is inlined where it is used instead of listed."""
     return u.op in (Ops.CONST, Ops.INDEX, Ops.AFTER) or is_lane(u)
 
 
 def offset_is_of_lanes(u: UOp) -> bool:
-    """Whether an offset is made of lanes and constants alone."""
+    """Whether an offset consists of lanes and constants."""
     return all(
         [
             x.op is Ops.CONST or is_lane(x) or x.op in (Ops.ADD, Ops.MUL, Ops.CAST)
@@ -195,18 +195,18 @@ def offset_is_of_lanes(u: UOp) -> bool:
 
 
 class Scope:
-    """The loops that are open in a linear program, and in which each listed node stands."""
+    """The open loops of a linear program, and the loops around each listed node."""
 
     def __init__(self) -> None:
         self.loops: list[UOp] = []
         self.home: dict[UOp, UOp | None] = {}
 
     def enter(self, u: UOp) -> None:
-        """Lists a node here."""
+        """Records a listed node."""
         self.home[u] = self.loops[-1] if self.loops else None
 
     def check_source(self, u: UOp, s: UOp) -> None:
-        """Raises unless `s` may be read by `u` here, itself or through what is read inline."""
+        """Raises unless `u` may read `s` here, directly or through inlined nodes."""
         seen: set[UOp] = set()
         stack = [s]
         while stack:
@@ -227,7 +227,7 @@ class Scope:
 
 
 def verify_linear(linear: Linear) -> None:
-    """The linear stage, as the reading rules of `uop/linear` have it."""
+    """Verifies a linear program by the rules of `uop/linear`."""
     scope = Scope()
     inline = [x for u in linear.uops for x in toposort(u)]
     for u in dict.fromkeys(inline):

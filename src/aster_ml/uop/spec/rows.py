@@ -1,7 +1,7 @@
 """Checks nodes by tables of rules: the part that the tables of all stages share.
 
-Receives nodes and a table of rules, op -> what a node of it keeps; raises InternalError for the
-first node that does not. Which rules hold where is in the tables.
+Receives nodes and a table, op -> rules for its nodes; raises InternalError for the first node that
+breaks a rule. The tables are in `uop/spec/tables`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aster_ml.uop.ops import BINARY, TERNARY, UNARY, Ops, RuleArg
 from aster_ml.uop.print.text import ARG_TYPES, node_text
 from aster_ml.uop.rules.symbolic import simplify
 
-# What a rule says, and whether a node keeps it.
+# The text of a rule, and its predicate.
 Row = tuple[str, Callable[[UOp], Any]]
 Table = dict[Ops, tuple[Row, ...]]
 
@@ -26,7 +26,7 @@ ARITY = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), **dict.fromkeys(
 
 
 def sources_mix(u: UOp) -> bool:
-    """Whether the dtypes of an elementwise node's sources go together and give the node's."""
+    """Whether dtypes of an elementwise node's sources fit together and imply the node's dtype."""
     if u.op in (Ops.CAST, Ops.BITCAST):
         return u.dtype is not VOID
     if u.op is Ops.DOT:
@@ -42,7 +42,7 @@ def sources_mix(u: UOp) -> bool:
 
 
 def has_no_arg_or_promise(u: UOp) -> bool:
-    """Whether an elementwise node has no argument, but for the promise of an EXP2."""
+    """Whether an elementwise node has no argument, except the PowerArg of an EXP2."""
     return u.arg is None or (u.op is Ops.EXP2 and type(u.arg) is ARG_TYPES[u.op])
 
 
@@ -55,7 +55,7 @@ def is_const_arg(u: UOp) -> bool:
 
 
 def is_word(u: UOp) -> bool:
-    """Whether a LOAD reads neighbours of a narrow dtype as one word."""
+    """Whether a LOAD reads consecutive elements of a narrow dtype as one word."""
     return u.dtype is dtypes.uint32 and u.src[0].dtype.itemsize < u.dtype.itemsize
 
 
@@ -65,21 +65,21 @@ def are_ranges(uops: tuple[UOp, ...]) -> bool:
 
 
 def equal_sizes(a: Any, b: Any) -> bool:
-    """Whether two sizes are equal, as far as simplifying tells."""
+    """Whether the simplifier proves two sizes equal."""
     if isinstance(a, int) and isinstance(b, int):
         return a == b
     return simplify(to_uop(a) - to_uop(b)).bounds == (0, 0)
 
 
 def equal_shapes(a: Any, b: Any) -> bool:
-    """Whether two shapes are equal; scalars stand beside any shape."""
+    """Whether two shapes are equal, or one is a scalar's."""
     if a is None or b is None:
         return False
     return len(a) == len(b) and all([equal_sizes(x, y) for x, y in zip(a, b)])
 
 
 def at_least(a: Any, b: Any) -> bool:
-    """Whether a >= b is not ruled out."""
+    """Whether a >= b is possible."""
     return bool(simplify(to_uop(a) - to_uop(b)).vmax >= 0)
 
 
@@ -92,12 +92,12 @@ def product(shape: Iterable[Any]) -> UOp:
 
 
 def keeps_axes(u: UOp) -> bool:
-    """Whether the argument of a movement op has an entry an axis."""
+    """Whether the argument of a movement op has an entry for each axis."""
     return len(u.arg) == len(u.src[0].shape)
 
 
 def has_memory(u: UOp) -> bool:
-    """Whether what is indexed is memory of a kernel, after its effects or not."""
+    """Whether an INDEX refers to memory of a kernel, possibly after effects."""
     while u.op is Ops.AFTER:
         u = u.src[0]
     return u.op in (Ops.PARAM, Ops.DEFINE_LOCAL)
@@ -151,13 +151,13 @@ PARAM_ROWS: tuple[Row, ...] = (
     ("its slot and size are not negative", lambda u: u.arg.slot >= 0 and u.arg.size >= 0),
 )
 
-DETACH_ROWS: tuple[Row, ...] = (
+CUSTOM_GRADIENT_ROWS: tuple[Row, ...] = (
     (
-        "it has a value, and pairs of what that is a function of and a slope",
+        "it has a value, and pairs of a source and the derivative for it",
         lambda u: len(u.src) % 2 or u.arg is not None,
     ),
     (
-        "values have its dtype, slopes that or bool",
+        "sources have its dtype, derivatives that or bool",
         lambda u: (
             u.arg is not None
             or all(
@@ -169,14 +169,14 @@ DETACH_ROWS: tuple[Row, ...] = (
         ),
     ),
     (
-        "it has no argument, or a rule and what that is about",
-        lambda u: u.arg is None or (isinstance(u.arg, RuleArg) and len(u.src) > 1),
+        "it has a source beside the value, and no argument or a rule",
+        lambda u: len(u.src) > 1 and (u.arg is None or isinstance(u.arg, RuleArg)),
     ),
 )
 
 
 def fail(stage: str, u: UOp, rule: str) -> InternalError:
-    """The error for a broken rule: the node as text over what its sources are."""
+    """The error for a broken rule, with the node and its sources as text."""
     numbers = {s: i for i, s in enumerate(dict.fromkeys(u.src))}
     try:
         text = node_text(u, len(numbers), numbers)
@@ -187,7 +187,7 @@ def fail(stage: str, u: UOp, rule: str) -> InternalError:
 
 
 def check_nodes(stage: str, table: Table, nodes: Iterable[UOp]) -> None:
-    """Every node against the rows of its op."""
+    """Checks every node against the rows of its op. Raises: InternalError."""
     for u in nodes:
         rows = table.get(u.op)
         if rows is None:
@@ -196,7 +196,7 @@ def check_nodes(stage: str, table: Table, nodes: Iterable[UOp]) -> None:
             try:
                 kept = keeps(u)
             except (AttributeError, IndexError, TypeError, ValueError, AsterError) as error:
-                # A rule may ask of a malformed node what it does not have.
+                # A rule may access something that a malformed node lacks.
                 raise fail(stage, u, f"{rule} ({error})") from error
             if not kept:
                 raise fail(stage, u, rule)

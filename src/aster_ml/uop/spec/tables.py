@@ -1,7 +1,7 @@
-"""Which nodes graphs of tensors and of kernels may have: op -> rules that a node of it keeps.
+"""Specifies the nodes of tensor graphs and kernels: op -> rules that a node of it keeps.
 
-Tables alone; `uop/spec/verify.py` holds graphs to them. The table of linear programs stands beside
-the rules for their order, in `uop/spec/linear.py`.
+Tables only; `uop/spec/verify.py` verifies graphs. The table of linear programs is in
+`uop/spec/linear.py`, beside the rules of their order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from aster_ml.uop.spec.rows import (
     ARG_TYPE,
     BOOL,
     CONST_ROWS,
-    DETACH_ROWS,
+    CUSTOM_GRADIENT_ROWS,
     HAS_PLACES,
     HINT,
     INDEX,
@@ -64,7 +64,8 @@ TENSOR_SPEC: Table = {
         SAME_DTYPE,
         ("its argument is ANEW or none", lambda u: u.arg in (None, ANEW)),
     ),
-    Ops.DETACH: DETACH_ROWS,
+    Ops.DETACH: (ONE_SOURCE, SAME_DTYPE),
+    Ops.CUSTOM_GRADIENT: CUSTOM_GRADIENT_ROWS,
     Ops.COPY: (ONE_SOURCE, SAME_DTYPE, ARG_TYPE),
     Ops.MULTI: (
         ARG_TYPE,
@@ -218,7 +219,7 @@ def is_box(u: UOp) -> bool:
 
 
 def is_local(u: UOp) -> bool:
-    """Whether a node is the place of an element of memory that a block shares."""
+    """Whether a node is an INDEX of local memory that a block shares."""
     memory = u.src[0] if u.op is Ops.INDEX else u
     while memory.op is Ops.AFTER:
         memory = memory.src[0]
@@ -234,7 +235,7 @@ OF_MATRICES = "behind it stand lanes of a word and of up to four matrices, of 2 
 
 
 def are_matrices(u: UOp, lanes: tuple[UOp, ...]) -> bool:
-    """Whether lanes are those of a word of 32 bits, and of up to four matrices of them."""
+    """Whether lanes are those of a 32-bit word, and of up to four matrices of such words."""
     return (
         u.src[0].dtype.itemsize << u.arg.word == 4
         and 0 <= len(lanes) - u.arg.word <= 2

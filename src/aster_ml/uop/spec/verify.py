@@ -1,8 +1,8 @@
-"""Which nodes may exist at which stage: holds graphs and linear programs to their tables.
+"""Verifies graphs and linear programs against the specification of their stage.
 
 `verify(root, stage)` receives a graph (stages "tensor" and "kernel") or a `Linear` (stage "linear")
-and returns nothing; it raises InternalError naming the stage, the node and the rule that is broken.
-A user's mistake is no matter for this module: that is found where the node is built.
+and returns nothing; it raises InternalError naming the stage, the node and the broken rule.
+Mistakes of users are found earlier, where nodes are built.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aster_ml.uop.spec.tables import KERNEL_SPEC, TENSOR_SPEC
 
 
 def verify_tensor(roots: Any) -> None:
-    """The tensor stage: values with shapes."""
+    """Verifies the tensor stage: values with shapes."""
     nodes = toposort(*roots)
     check_nodes("tensor", TENSOR_SPEC, nodes)
     for u in nodes:
@@ -32,14 +32,14 @@ def verify_tensor(roots: Any) -> None:
 
 
 def verify_kernel(roots: Any) -> None:
-    """The kernel stage: SINK of END(STORE(INDEX(PARAM, flat), value), ranges), all scalars."""
+    """Verifies the kernel stage: SINK of END(STORE(INDEX(PARAM, flat), value), ranges), scalars."""
     nodes = toposort(*roots)
     check_nodes("kernel", KERNEL_SPEC, nodes)
     closed_by: dict[UOp, Ops] = {}
     for u in nodes:
         if u.op in (Ops.END, Ops.REDUCE):
             for r in u.src[1:]:
-                # Lanes that a work-item keeps in registers are folded, and stored as well.
+                # Lanes in registers may be both folded and stored.
                 if not r.arg.kind.is_lane and closed_by.setdefault(r, u.op) is not u.op:
                     raise fail("kernel", u, f"{r!r} is closed by a REDUCE and by an END")
     for root in roots:
@@ -51,9 +51,9 @@ def verify_kernel(roots: Any) -> None:
 
 
 def verify(value: Any, stage: str) -> None:
-    """Holds a graph, several, or a Linear to the rules of a stage: tensor, kernel or linear.
+    """Verifies one or several graphs, or a Linear, against a stage: tensor, kernel or linear.
 
-    Raises: InternalError naming the stage, the node and the rule that is broken.
+    Raises: InternalError naming the stage, the node and the broken rule.
     """
     if stage == "linear":
         verify_linear(value)

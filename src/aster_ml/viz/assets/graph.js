@@ -4,7 +4,7 @@ const graph = {
   scope: "tensor", open: new Set(), at: { x: 0, y: 0, scale: 1 }, view: null, items: [], edges: [],
   boxes: [], chosen: -1, found: [], foundAt: -1, model: null, tidy: true, turn: 0, place: new Map(),
 };
-const QUIET = new Set(["CONST", "DEVICE", "RESHAPE", "EXPAND", "PERMUTE", "DETACH", "RANGE", "IOTA",
+const QUIET = new Set(["CONST", "DEVICE", "RESHAPE", "EXPAND", "PERMUTE", "DETACH", "CUSTOM_GRADIENT", "RANGE", "IOTA",
   "CONTIGUOUS_BACKWARD"]);
 // A group is opened at once while so many boxes are in sight at most.
 const FEW_BOXES = 40;

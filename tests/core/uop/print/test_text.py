@@ -140,9 +140,9 @@ def test_a_chain_of_any_depth() -> None:
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("", "there is no node in it"),
+        ("", "no node in it"),
         ("%0 = CONST index", "line 1"),
-        ("%0 = CONST index 1\n%1 = NEG index (%2)", "line 2: %2 stands in no line above it"),
+        ("%0 = CONST index 1\n%1 = NEG index (%2)", "line 2: %2 is in no line above it"),
         ("%0 = NOTHING index 1", "line 1.*NOTHING"),
         ("%0 = CONST quaternion 1", "quaternion"),
         ("%0 = PARAM float32 slot=1", "size"),
@@ -219,9 +219,9 @@ def test_a_linear_program_shows_its_loops_and_what_is_read_inline() -> None:
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("kernel k\n  nonsense", "line 2: nothing starts like this: 'nonsense'"),
+        ("kernel k\n  nonsense", "line 2: unknown kind of line: 'nonsense'"),
         ("kernel k\n", "needs a line for params, variables, written"),
-        ("kernel k\n  params (%3)", "line 2: %3 stands in no line above it"),
+        ("kernel k\n  params (%3)", "line 2: %3 is in no line above it"),
     ],
 )
 def test_a_damaged_program_is_named(text: str, message: str) -> None:

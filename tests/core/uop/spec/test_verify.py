@@ -76,7 +76,8 @@ def test_values_of_the_tensor_stage(u: UOp) -> None:
         (UOp(Ops.STORE, VOID, (TABLE, TABLE.cast(I32))), "the dtype of the target"),
         (UOp(Ops.STORE, VOID, (TABLE, TABLE._mop(Ops.PERMUTE, (1, 0)))), "the shape of the target"),
         (UOp(Ops.AFTER, F32, (TABLE, TABLE)), "what it waits for are effects"),
-        (UOp(Ops.DETACH, F32, (TABLE, TABLE)), "pairs of what that is a function of and a slope"),
+        (UOp(Ops.DETACH, F32, (TABLE, TABLE)), "it has one source"),
+        (UOp(Ops.CUSTOM_GRADIENT, F32, (TABLE, TABLE)), "pairs of a source and the derivative"),
         (UOp(Ops.PERMUTE, F32, (TABLE,), None), "names every axis once"),
     ],
 )

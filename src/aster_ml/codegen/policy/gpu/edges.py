@@ -1,4 +1,4 @@
-"""Edges of blocks: axes that grow to a multiple, whose steps behind the end are masked.
+"""Pads axes to a multiple of the tile and masks the steps beyond their end.
 
 Receives a kernel and an axis of it; applies the Opt. How an axis is split afterwards is decided by
 `heuristic` and `block_tiles`.
@@ -15,11 +15,11 @@ from aster_ml.uop.ranges import size_of
 
 
 def fill_up(kernel: Kernel, r: UOp, n: int) -> None:
-    """Lets a number divide an axis: what is behind its end is masked."""
+    """Pads an axis to a multiple of `n`; steps beyond its end are masked."""
     if size_of(r) % n:
         apply(kernel, Opt(OptOps.SPLIT, axis_name(r), n, how="mask"))
 
 
 def is_at_least(r: UOp, n: int) -> bool:
-    """Whether the size of an axis is a number, and not below this one."""
+    """Whether the size of an axis is a constant of at least `n`."""
     return r.src[0].op is Ops.CONST and size_of(r) >= n

@@ -1,6 +1,6 @@
-"""Loads and stores of 16 bytes: lanes along axes whose steps are neighbours in memory.
+"""Widens loads and stores to 16 bytes: adds lanes along axes that are contiguous in memory.
 
-They are SIMD lanes, or where a target has none, single values that its language moves together.
+Lanes are SIMD lanes, or, on targets without SIMD, single values that the language loads together.
 
 Receives a kernel whose axes have no lanes yet; gives them to the innermost axis of outputs, or to
 that of each reduction. Where an access does not begin at a multiple of the lanes, as in many views,
@@ -72,6 +72,6 @@ def lanes_along(target: Target, axis: UOp, accesses: list[Access]) -> int:
 
 
 def begins_at(access: Access, axis: UOp, lanes: int) -> bool:
-    """Whether an access that begins at a multiple of the lanes along an axis does so in memory."""
+    """Whether an access at a multiple of the lanes along an axis is aligned in memory."""
     rest, _ = affine_form(simplify(access.node.src[0].src[1]), {axis})
     return all([n % lanes == 0 for n in (rest.const, *rest.terms.values())])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from aster_ml import Tensor, nn
-from aster_ml.elsewhere import TENSOR
 from aster_ml.errors import ArgumentError, DeviceError
+from aster_ml.migration_hints import TENSOR
 from aster_ml.nn.elsewhere import LAYERS
 
 

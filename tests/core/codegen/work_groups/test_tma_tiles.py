@@ -15,7 +15,7 @@ from aster_ml import Tensor, dtypes
 from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.passes import lower
 from aster_ml.codegen.plans import BlockOrder
-from aster_ml.codegen.work_groups.tile_order import tiles_apart
+from aster_ml.codegen.work_groups.tile_order import delinearize_tile
 from aster_ml.config import Context
 from aster_ml.errors import KernelOptError
 from aster_ml.renderer.cuda.renderer import CudaRenderer
@@ -249,7 +249,7 @@ def test_each_tile_has_one_number(tiles: tuple[int, ...], rows: int) -> None:
     axes = [UOp.range(n, i, AxisType.LOOP) for i, n in enumerate(tiles)]
     count = int(np.prod(tiles))
     block = UOp.range(count, 9, AxisType.GLOBAL)
-    found = tiles_apart(BlockOrder(axis=len(tiles) - 2, count=rows), block, axes)
+    found = delinearize_tile(BlockOrder(axis=len(tiles) - 2, count=rows), block, axes)
     places = [
         tuple([substitute(found[r], {block: UOp.index_const(i)}).ssimplify() for r in axes])
         for i in range(count)
@@ -264,7 +264,7 @@ def test_only_producers_go_from_tile_to_tile() -> None:
     left, right = Tensor.empty(256, 128, dtype="half"), Tensor.empty(128, 64, dtype="half")
     ast = kernel_of(left.matmul(right, dtype=dtypes.float32))
     opts = f"TC(r2,{NUMBERS['m64n64k16_float16']}) STAGE(r2,4,local) PIPELINE(r2,2,copies) "
-    with pytest.raises(KernelOptError, match="a producer is wanted"):
+    with pytest.raises(KernelOptError, match="a producer warp is wanted"):
         lower(ast, CARD, parse_opts(opts + "BLOCKS(0,2,loop)"))
 
 

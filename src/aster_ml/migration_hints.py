@@ -1,7 +1,7 @@
-"""Names that PyTorch and NumPy have and Aster has not, and what does the same here.
+"""Lists names of PyTorch and NumPy that Aster lacks, with Aster's equivalents.
 
-Receives a name that was looked for; returns what a message says of it. Names that Aster has, and
-docs of what differs in meaning (docs/how-to/coming-from-pytorch.md), do not belong here.
+Receives the name of a missing attribute; returns the text of the error. Names that Aster has, and
+differences in meaning (docs/how-to/coming-from-pytorch.md), do not belong here.
 """
 
 from __future__ import annotations
@@ -68,6 +68,6 @@ TENSOR = {
 
 
 def hint(name: str, owner: str, known: dict[str, str]) -> str:
-    """Text of the AttributeError for a name that its owner has not."""
+    """Text of the AttributeError for a name that `owner` lacks."""
     text = f"{owner} has no attribute {name!r}"
     return f"{text}; here it is {known[name]}" if name in known else text
