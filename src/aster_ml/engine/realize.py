@@ -50,7 +50,7 @@ from aster_ml.target.tensor_cores import chained_dtypes
 from aster_ml.thread_state import ENGINE, STATE, take_turn
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import GRADIENT_MARKS, MOVEMENT, Ops, RunArg
+from aster_ml.uop.ops import MOVEMENT, Ops, RunArg
 from aster_ml.uop.sharding import MULTI_SEEN
 from aster_ml.watch import WATCHERS
 

@@ -13,10 +13,10 @@ from aster_ml.schedule.rewrites.copies import DATA_ONLY
 from aster_ml.thread_state import STATE
 from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import MOVEMENT, Ops
+from aster_ml.uop.ops import GRADIENT_MARKS, MOVEMENT, Ops
 from aster_ml.watch import WATCHERS
 
-MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD})
+MARKS = GRADIENT_MARKS | {Ops.CONTIGUOUS_BACKWARD}
 MEMORY = frozenset({Ops.BUFFER, Ops.MULTI})
 # Where a value may be memory, or a constant, without having been computed.
 SEEN_THROUGH = frozenset(

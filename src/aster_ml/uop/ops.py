@@ -490,7 +490,7 @@ class TmaArg(NamedTuple):
     blocks: int = 1
 
 
-class RoleArg(NamedTuple):
+class WarpRoleArg(NamedTuple):
     """Of WARP_ROLE: how many work-items more than have a LOCAL number do what follows, or 0.
 
     `registers`, if not 0, reallocates registers of each work-item.

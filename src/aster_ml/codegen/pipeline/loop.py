@@ -395,4 +395,4 @@ def plus(a: UOp, n: int) -> UOp:
 
 def role(items: int, registers: int) -> UOp:
     """Begins the statements of a warp role."""
-    return UOp(Ops.WARP_ROLE, dtypes.void, (), RoleArg(items, registers))
+    return UOp(Ops.WARP_ROLE, dtypes.void, (), WarpRoleArg(items, registers))

@@ -141,7 +141,7 @@ class Builder:
         block = new(ceildiv(n_rows, height), AxisType.GLOBAL)
         whole = first or new(count, AxisType.GLOBAL)
         self.item = new(core.warp * self.warps, AxisType.LOCAL)
-        self.outside = taken_apart(whole, others)
+        self.outside = delinearize(whole, others)
         self.loop = new(self.iterations(block, height), AxisType.LOOP)
         # Bits of registers, by their words: rows of all products, keys, places along a head, of
         # which the sum of scores has some and results have others.

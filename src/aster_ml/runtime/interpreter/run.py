@@ -24,7 +24,7 @@ from aster_ml.runtime.interpreter.stages import (
     compile_shared_product,
     compile_tma_load,
     compile_wait,
-    keep_sums,
+    hold_sums,
     poison_of,
     sums_of,
 )
@@ -50,7 +50,7 @@ from aster_ml.runtime.interpreter.tma_stores import (
     compile_fence,
     compile_tma_store,
     compile_tma_store_wait,
-    write_boxes,
+    write_tma_stores,
 )
 from aster_ml.runtime.interpreter.warps import (
     compile_matrices,
@@ -465,7 +465,7 @@ class Interpreter(Compiling):
             for r, row in zip(reg_rows, rows, strict=True):
                 sums[r] = evaluate(op, dtype, (sums[r], values[row]), (dtype, dtype))
             if comes_later:
-                keep_sums(item, number, sums, value)
+                hold_sums(item, number, sums, value)
             else:
                 item.values[number] = sums
 

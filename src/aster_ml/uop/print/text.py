@@ -76,7 +76,7 @@ ARG_TYPES: dict[Ops, Any] = {
     Ops.MMA: MmaArg,
     Ops.TMA_LOAD: TmaArg,
     Ops.TMA_STORE: TmaArg,
-    Ops.WARP_ROLE: RoleArg,
+    Ops.WARP_ROLE: WarpRoleArg,
 }
 FIELD_ENUMS: dict[str, Any] = {"kind": AxisType, "op": Ops, "memory": Memory}
 
