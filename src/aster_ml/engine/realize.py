@@ -372,8 +372,9 @@ def realize_uops(nodes: list[UOp], times: int = 1, later: Later | None = None) -
             storage.set_computed(request.results, memories)
             storage.note_overwritten([memories[i] for i in schedule.overwritten])
             if due is not None:
-                for place in (*places, *[memory for _, memory in request.results]):
-                    storage.DUE[place.base] = due
+                # What turned out to be a number is there.
+                shown = [*places, *[memory for _, memory in request.results]]
+                storage.DUE.update({u.base: due for u in shown if u.base.op is Ops.BUFFER})
         found = [memory_of(u) for u in nodes]
         if storage.DUE.data and later is None:
             run_due([u.base for u in found])
