@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import secrets
 import stat
 from pathlib import Path
 
@@ -26,7 +25,7 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # As many links as Linux follows on one way.
 MOST_LINKS = 40
 # What tells our temporary files from those of other machines, and from one another.
-TOKEN = secrets.token_hex(4)
+TOKEN = os.urandom(4).hex()
 NUMBERS = itertools.count()
 TEMPORARY = ".tmp"
 

@@ -8,7 +8,6 @@ use, since that takes longer than importing the rest of Aster's runtime.
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import functools
 import hashlib
 import itertools
@@ -566,6 +565,8 @@ def link(binaries: Sequence[bytes], names: tuple[str, ...]) -> LoadedObject:
 @functools.cache
 def load_math_library() -> bool:
     """Makes libm's symbols known where the interpreter does not bring them; False without libm."""
+    import ctypes.util  # it brings subprocess, and hardly any program needs it
+
     found = ctypes.util.find_library("m") if os.name == "posix" else None
     if found is None:
         return False
