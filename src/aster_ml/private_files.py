@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import secrets
 import stat
 from pathlib import Path
 

@@ -195,7 +195,7 @@ def pending_readers(stores: set[UOp], overwritten: set[UOp], known: Iterable[UOp
     late = [u for u in lazy if needs[u]]
     if late:
         # Recordings that make such a value anew have to see that its memory changes.
-        storage.EXCHANGES.count += 1
+        storage.CLOCK.exchanges += 1
     return late
 
 
@@ -372,8 +372,9 @@ def realize_uops(nodes: list[UOp], times: int = 1, later: Later | None = None) -
             storage.set_computed(request.results, memories)
             storage.note_overwritten([memories[i] for i in schedule.overwritten])
             if due is not None:
-                for place in (*places, *[memory for _, memory in request.results]):
-                    storage.DUE[place.base] = due
+                # What turned out to be a number is there.
+                shown = [*places, *[memory for _, memory in request.results]]
+                storage.DUE.update({u.base: due for u in shown if u.base.op is Ops.BUFFER})
         found = [memory_of(u) for u in nodes]
         if storage.DUE.data and later is None:
             run_due([u.base for u in found])
@@ -461,7 +462,7 @@ def compute_parts(nodes: list[UOp], compute: Callable[[list[UOp]], list[UOp]]) -
     kept = [u for u in reached if (u.op is Ops.CONTIGUOUS or is_copied(u)) and tensors_at(u)]
     asked = [*nodes, *kept]
     wanted = all_parts([u for u in asked if find_realized(u) is None])
-    time = storage.WRITES.time
+    time = storage.CLOCK.time
     made = dict(zip(wanted, compute(wanted), strict=True))
     for u in reached:
         if u.op is Ops.AFTER and have_happened(u):

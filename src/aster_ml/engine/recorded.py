@@ -25,6 +25,7 @@ from aster_ml.engine.caches import CACHES, Mark
 from aster_ml.engine.calls import PENDING
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.launch import Bound, call_of, graph_of
+from aster_ml.helpers import ONE_NAME
 from aster_ml.thread_state import ENGINE, STATE, take_turn
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import UOp
@@ -122,23 +123,6 @@ def settings_now() -> object | None:
     return found
 
 
-def names_of_node(tensor: Any) -> int:
-    """Counts the names of a tensor's node, the asking included."""
-    node = tensor.uop
-    return getrefcount(node)
-
-
-class Alone:
-    """Reference counts of a node that nobody else has."""
-
-    def __init__(self) -> None:
-        self.uop = object()
-
-
-# What Python counts where one tensor has the node; versions count the asking differently.
-ONE_NAME = names_of_node(Alone())
-
-
 def run_recorded(tensor: Any) -> UOp | None:
     """Memory with the value of a tensor's node, where a graph of its form is known."""
     if STATE.observers or PENDING or storage.DUE.data or WATCHERS:
@@ -184,9 +168,10 @@ def run_recorded(tensor: Any) -> UOp | None:
         totals.global_mem += seen.mem
         seen.launch()
         del found, form, buffers
-        if names_of_node(tensor) != ONE_NAME:
+        node = tensor.uop
+        if getrefcount(node) != ONE_NAME:
             # Others have the node, and would compute it again.
-            storage.set_computed([(tensor.uop, memory)], [*memories, made])
+            storage.set_computed([(node, memory)], [*memories, made])
         return memory
 
 

@@ -13,7 +13,6 @@ import functools
 import hashlib
 import os
 import re
-import secrets
 import sys
 import time
 
@@ -39,10 +38,10 @@ def source_digest() -> str:
     root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     paths = code_files(root)
     try:
-        return digest_of_files(root, paths) if paths else secrets.token_hex(DIGEST_BYTES)
+        return digest_of_files(root, paths) if paths else os.urandom(DIGEST_BYTES).hex()
     except OSError:
         # Code that cannot be looked at may be another one in the next process.
-        return secrets.token_hex(DIGEST_BYTES)
+        return os.urandom(DIGEST_BYTES).hex()
 
 
 def digest_of_files(root: str, paths: list[str]) -> str:

@@ -86,35 +86,27 @@ OWNERS: SharedWeakTable[UOp, SharedWeakSet[UOp]] = SharedWeakTable()
 NO_GRADIENT: SharedWeakSet[UOp] = SharedWeakSet()
 
 
-class Writes:
-    """Clock of overwritten memory: two ticks for each schedule that overwrites some.
+class Clock:
+    """Clock of overwritten memory, and count of exchanges of a BUFFER node's memory.
 
-    A value has the `time` when its schedule began to read. Memory that was overwritten later than
-    that, also by the same schedule, is not what the value was computed from. What a STORE wrote
-    is there until its memory is overwritten later than one tick after the STORE's own time.
+    The `time` ticks twice for each schedule that overwrites some. A value has the time when its
+    schedule began to read. Memory that was overwritten later than that, also by the same schedule,
+    is not what the value was computed from. What a STORE wrote is there until its memory is
+    overwritten later than one tick after the STORE's own time. Recordings look again after one of
+    the `exchanges`.
     """
 
     def __init__(self) -> None:
-        self.time = 0
+        self.time = self.exchanges = 0
 
 
-WRITES = Writes()
-
-
-class Exchanges:
-    """Count of exchanges of a BUFFER node's memory: recordings look again after one."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-
-EXCHANGES = Exchanges()
+CLOCK = Clock()
 
 
 def attach(node: UOp, buffer: Buffer) -> None:
     """Gives a BUFFER node its memory."""
     if node in BUFFERS:
-        EXCHANGES.count += 1
+        CLOCK.exchanges += 1
     BUFFERS[node] = buffer
 
 
@@ -187,7 +179,7 @@ def note_happened(stores: Iterable[UOp], superseded: Container[UOp] = ()) -> Non
     way.
     """
     for s in stores:
-        s._at = WRITES.time + (s not in superseded)
+        s._at = CLOCK.time + (s not in superseded)
         HAPPENED.add(s)
         s.forget()
 
@@ -196,7 +188,7 @@ def set_realized_view(u: UOp, memory: UOp) -> None:
     """From now on `memory` (a view of a BUFFER) is read wherever `u` stands."""
     if u is memory:
         return
-    u._at = WRITES.time
+    u._at = CLOCK.time
     REALIZED_VIEWS[u] = memory
     if memory.base.op is Ops.CONST:
         # Equal numbers are one node, whatever they were made of.
@@ -258,9 +250,9 @@ def note_overwritten(memories: Sequence[Buffer]) -> None:
     Who has a node that was computed from the old ones keeps its realized view; but the same
     expression, built again, is another node from now on, with no realized view.
     """
-    WRITES.time += 2
+    CLOCK.time += 2
     for b in memories:
-        b.base.written_at = WRITES.time
+        b.base.written_at = CLOCK.time
     forget_readers(memories)
 
 

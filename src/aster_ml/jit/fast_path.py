@@ -21,7 +21,7 @@ from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes
 from aster_ml.engine import storage
 from aster_ml.engine.counters import TOTALS
-from aster_ml.engine.storage import DUE, EXCHANGES
+from aster_ml.engine.storage import CLOCK, DUE
 from aster_ml.jit.guard_codegen import Writer
 from aster_ml.jit.pytree import PLAIN, Inputs, Template
 from aster_ml.jit.recording import Recording
@@ -47,7 +47,7 @@ def nothing() -> None:
 # What a recording depends on besides arguments and what its function reads; `surroundings` has it.
 # The token stands for the thread, for training, the settings that are marked, and for who observes.
 SURROUNDINGS = (
-    "EXCHANGES.count",
+    "CLOCK.exchanges",
     "STATE.token",
     "dtypes.default_float",
     "dtypes.default_int",
@@ -57,7 +57,7 @@ SURROUNDINGS = (
 def surroundings() -> tuple[Any, ...]:
     """Reads the present values of SURROUNDINGS."""
     return (
-        EXCHANGES.count,
+        CLOCK.exchanges,
         STATE.token,
         dtypes.default_float,
         dtypes.default_int,
@@ -125,7 +125,7 @@ class FastPath:
         It says False, or raises what a name that is gone raises, where that is not known. It is
         right until an argument is exchanged.
         """
-        writer = Writer(DUE=DUE, EXCHANGES=EXCHANGES, STATE=STATE)
+        writer = Writer(CLOCK=CLOCK, DUE=DUE, STATE=STATE)
         writer.names.update(replay=self.replay, dtypes=dtypes, Tensor=Tensor, type=type)
         writer.tests += ["not DUE.data"]
         writer.same("replay.single", self.graph)

@@ -120,7 +120,7 @@ def unpack_recording(recording: Any, state: dict[str, Any]) -> None:
     recording.state_ids, recording.written_ids = set(), set()
     recording.written_states = []
     recording.latest = None
-    recording.exchanges = storage.EXCHANGES.count
+    recording.exchanges = storage.CLOCK.exchanges
     recording.make_places([lambda: None for _ in recording.fresh])
 
 

@@ -117,7 +117,7 @@ class Recording(Generic[T]):
             if (t := ref()) is not None and (grad := t.grad) is not None and grad._ref in run.before
             if not known.keys().isdisjoint(memory_named_by(grad))
         ]
-        self.exchanges = storage.EXCHANGES.count
+        self.exchanges = storage.CLOCK.exchanges
         self.state_ids = {id(b.base) for b in recorder.states.values()}
         self.written_ids = {id(b.base) for u, b in recorder.states.items() if u in recorder.written}
         self.written_inputs = {i for u, i in recorder.inputs.items() if u in recorder.written}
@@ -199,7 +199,7 @@ class Recording(Generic[T]):
         for state in self.states:
             state.look_again()
         self.state_ids |= {id(b.base) for state in self.states for b, _ in state.buffers}
-        self.exchanges = storage.EXCHANGES.count
+        self.exchanges = storage.CLOCK.exchanges
 
     def take_result(self, result: Any, inputs: Inputs, run: Run, params: dict[UOp, UOp]) -> Any:
         """The result with templates in place of tensors; those from before stay themselves."""
@@ -250,7 +250,7 @@ class Recording(Generic[T]):
             written, states = self.written_ids, self.state_ids
             if number_shared(inputs, self.written_inputs, written, states, staying) is not None:
                 return "memory that is an argument and is written to in another way"
-        exchanged = self.exchanges != storage.EXCHANGES.count
+        exchanged = self.exchanges != storage.CLOCK.exchanges
         for state in self.states:
             t: Any = state.ref()
             if t is not None and (exchanged or t.uop is not state.uop) and not state.renew(t):
@@ -259,7 +259,7 @@ class Recording(Generic[T]):
             t = ref()
             if t is not None and storage.realized_view(t.uop) is not None:
                 return repr(t)
-        self.exchanges = storage.EXCHANGES.count
+        self.exchanges = storage.CLOCK.exchanges
         for owner, grad in self.grads:
             t = owner()
             if t is not None and (t.grad is None or t.grad._ref is not grad):

@@ -15,6 +15,7 @@ from weakref import getweakrefcount
 from aster_ml.device import Buffer
 from aster_ml.dtype import DType
 from aster_ml.engine import storage
+from aster_ml.helpers import ONE_NAME
 from aster_ml.jit.replay import Replay
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -22,25 +23,6 @@ from aster_ml.uop.ops import Ops
 # How many results of one place are kept for later calls: one that the caller has while it asks for
 # the next, and that one. Of larger results one: their memory weighs more than the time.
 MAX_HELD, MAX_HELD_NBYTES = 2, 1 << 20
-
-
-class Known:
-    """An object that is known by an attribute here and by nothing else."""
-
-    def __init__(self) -> None:
-        self.tensor = object()
-
-    def count(self) -> int:
-        """Reference count, as `CachedResult.others` reads it.
-
-        why: from Python 3.14 on a local name that is handed on as an argument counts once, not
-        twice
-        """
-        tensor = self.tensor
-        return getrefcount(tensor)
-
-
-KNOWN_HERE = Known().count()
 
 
 class CachedResult:
@@ -78,7 +60,7 @@ class CachedResult:
                 # A view of it that is gone has left the mark of one.
                 tensor._leave()
             # Known here alone; weakly as one of all tensors.
-            if getrefcount(tensor) != KNOWN_HERE or getweakrefcount(tensor) != 1:
+            if getrefcount(tensor) != ONE_NAME or getweakrefcount(tensor) != 1:
                 return 1
             # It may have been written to since, and name another node.
             tensor.uop = self.view

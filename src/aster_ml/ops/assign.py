@@ -198,7 +198,7 @@ def take_private_copy(node: UOp) -> None:
         return
     if storage.names_of(buffer) == 1:
         buffer.take_own_memory()
-        storage.EXCHANGES.count += 1
+        storage.CLOCK.exchanges += 1
     else:
         storage.attach(node, Buffer(buffer.device, buffer.size, buffer.dtype).copy_from(buffer))
 

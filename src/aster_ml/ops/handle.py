@@ -12,6 +12,7 @@ import threading
 import weakref
 from _thread import get_ident
 from collections.abc import Callable, Sequence
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -54,7 +55,6 @@ from aster_ml.ops.live import LIVE, LeafRef, TensorRef, forget, wake
 from aster_ml.ops.movement import MovementMixin, broadcast_shapes
 from aster_ml.ops.reduce import ReduceMixin
 from aster_ml.ops.views import (
-    ONE_NAME,
     ROOM,
     SHOWING,
     Cell,
@@ -62,7 +62,6 @@ from aster_ml.ops.views import (
     Steps,
     is_view,
     joined,
-    names_of_cell,
     new_cell,
     own_value,
     shown,
@@ -421,7 +420,8 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
 
     def _leave(self) -> None:
         """Makes self a whole where no other tensor shows any of it."""
-        if self._cell is not None and names_of_cell(self) == ONE_NAME:
+        cell = self._cell
+        if cell is not None and getrefcount(cell) == ONE_NAME:
             self._rename(self.uop)
 
     def _rename(self, node: UOp) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -101,23 +100,6 @@ class GradientCell(Cell):
     """A cell to which a value that requires a gradient was written, through one of its tensors."""
 
     __slots__ = ()
-
-
-def names_of_cell(handle: Any) -> int:
-    """Counts the names of a tensor's cell, the asking included."""
-    cell = handle._cell
-    return getrefcount(cell)
-
-
-class Alone:
-    """Reference counts of a cell that nobody else has."""
-
-    def __init__(self) -> None:
-        self._cell = Cell()
-
-
-# What Python counts where one tensor has the cell; versions count the asking differently.
-ONE_NAME = names_of_cell(Alone())
 
 
 def steps_to(node: UOp, whole: UOp, before: Steps = None) -> Steps:

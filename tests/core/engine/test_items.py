@@ -12,6 +12,7 @@ import pytest
 from aster_ml import Context, GlobalCounters, Tensor, TinyJit, Variable
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.device import Buffer
+from aster_ml.engine import storage
 from aster_ml.engine.items import BufferCopy, CompiledRunner, ExecItem, get_runner, run_schedule
 from aster_ml.engine.program import get_program
 from aster_ml.errors import ArgumentError, DeviceError, KernelOptError
@@ -47,6 +48,17 @@ def test_what_is_scheduled_is_memory_from_then_on() -> None:
     run_schedule(items)
     assert items == []
     assert y.tolist() == [2, 3]
+
+
+def test_what_turns_out_to_be_a_number_is_not_due() -> None:
+    before = set(storage.DUE)
+    zeros = [vector(1, 2, 3) * 0, (vector(4, 5) * 0).sum(), Tensor.zeros(3, 3).contiguous()]
+    items = Tensor.schedule(*zeros)
+    due = set(storage.DUE) - before
+    assert all(u.op is Ops.BUFFER for u in due)
+    run_schedule(items)
+    assert set(storage.DUE) == before
+    assert [t.tolist() for t in zeros] == [[0, 0, 0], 0, [[0, 0, 0]] * 3]
 
 
 def test_reading_runs_what_is_left() -> None:

@@ -12,17 +12,25 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aster_ml.backend import Backend, Call, Graph, Program
 from aster_ml.config import CLANG
 from aster_ml.errors import InternalError
-from aster_ml.runtime.cpu import clang, llvm_jit, native_call
+from aster_ml.late import late
+from aster_ml.runtime.cpu import llvm_jit, native_call
 from aster_ml.runtime.cpu.pool import thread_count
 from aster_ml.runtime.cpu.program import CpuProgram, graph_of_calls
 from aster_ml.runtime.cpu.worker import native
 from aster_ml.runtime.host_memory import HostAllocator, read_text
 from aster_ml.runtime.host_queue import HostQueue
 from aster_ml.target import PLAIN_OPS, Target
+
+# It runs a process of its own, for CLANG=1 alone.
+if TYPE_CHECKING:
+    from aster_ml.runtime.cpu import clang
+else:
+    clang = late("runtime.cpu.clang")
 
 DOC = "native code through LLVM (CLANG=1: through a C compiler), on all cores"
 

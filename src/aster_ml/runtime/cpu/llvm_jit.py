@@ -8,7 +8,6 @@ importing the rest of Aster's runtime.
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import functools
 import hashlib
 import itertools

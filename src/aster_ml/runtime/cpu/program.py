@@ -12,12 +12,11 @@ import ctypes
 import functools
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aster_ml.backend import ONCE, Call, Graph, Launch, Program, ThreadParts
 from aster_ml.config import SPEC
 from aster_ml.errors import InternalError
-from aster_ml.runtime.cpu.clang import LoadedLibrary
 from aster_ml.runtime.cpu.llvm_jit import LoadedObject
 from aster_ml.runtime.cpu.native_call import serial_call
 from aster_ml.runtime.cpu.pool import POOL, Words, thread_count
@@ -40,6 +39,9 @@ from aster_ml.runtime.cpu.worker import (
     SIZE,
 )
 from aster_ml.runtime.dependencies import Access, check_groups, groups_of
+
+if TYPE_CHECKING:
+    from aster_ml.runtime.cpu.clang import LoadedLibrary
 
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)
 
