@@ -25,7 +25,7 @@ from aster_ml.target import Target
 from aster_ml.target.tensor_cores import TENSOR_CORES, TensorCore
 from aster_ml.target.tensor_maps import ALIGNMENT, MOST_DIMS, ROW_NBYTES
 from aster_ml.uop.node import UOp, index_alu, index_sum, index_times
-from aster_ml.uop.ops import AxisType, MmaArg, Ops, ReduceArg, TmaArg
+from aster_ml.uop.ops import MmaArg, Ops, TmaArg
 from aster_ml.uop.ranges import size_of
 
 # Groups of four warps of a block, each of which has the rows of one product.
@@ -171,7 +171,7 @@ class BoxBuilder(Builder):
         own = [self.lane(word, scores=True) for word in self.score_core.bits("c")[1]]
         arg = MmaArg(self.score_core.name, 0, 0, "kk")
         made = UOp(Ops.MMA, dtypes.float32, (*operands, *own), arg)
-        return self.summed(made, [self.piece])
+        return self.folded(made, Ops.ADD, self.piece)
 
     def mixed(self, powers: UOp, column: UOp) -> UOp:
         """Powers, as a work-item has them, times all columns of the values of a tile."""
@@ -188,18 +188,13 @@ class BoxBuilder(Builder):
         own = [self.lane(word, scores=False) for word in core.bits("c")[1]]
         arg = MmaArg(core.name, len(of_a), 0, "rn")
         made = UOp(Ops.MMA, dtypes.float32, (powers, value, *of_a, *own), arg)
-        return self.summed(made, list(more.values()))
+        return self.folded(made, Ops.ADD, *more.values())
 
     def lane(self, word: str, scores: bool) -> UOp:
         """The lane of a bit of a register; along k, and along n of scores, it is one of keys."""
         if word[0] == "m":
             return self.row_bits[word[1:]]
         return (self.key_bits if scores else self.column_bits)[word[1:]]
-
-    def summed(self, product: UOp, lanes: list[UOp]) -> UOp:
-        """The sum of products over some lanes."""
-        once = self.kernel.new_range(1, AxisType.REDUCE)
-        return UOp(Ops.REDUCE, dtypes.float32, (product, once, *lanes), ReduceArg(Ops.ADD))
 
     @staticmethod
     def added(results: UOp, again: UOp, mixed: UOp) -> UOp:

@@ -12,12 +12,10 @@ dq = dq + (p * (dp - rows)) @ k
 
 from __future__ import annotations
 
-from aster_ml.codegen.staging.stage import position
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv
 from aster_ml.kernel_library.attention.gradient_parts import Mixed, Slopes
 from aster_ml.kernel_library.attention.kernel import (
-    NOTHING,
     TOGETHER,
     Builder,
     Tile,
@@ -171,16 +169,11 @@ class SlopeBuilder(Builder):
         """The effects that add up a sum over keys and store what the kernel makes of it."""
         core, lanes = self.core, self.lanes_of(scores=False)
         chunk = index_times(self.chunk, self.step)
-        axes = (*self.columns, *self.column_bits.values(), *self.row_bits.values())
         stores = [u for u in self.parts.stores if m.node in toposort(u.src[1])]
         effects = []
         for column in self.groups:
             place = [chunk], index_times(column, core.size("n"))
             b = self.read("b", values, (barrier,), "kn", lanes, place)
             added = self.product(narrow, b, scores=False, steps=self.chunk)
-            results = self.memory(dtypes.float32, axes)
-            init = results.index(position(axes)).store(NOTHING).end(*axes)
-            end = self.changed(results, self.now(results, init, axes).alu(Ops.ADD, added), axes)
-            sums = {m.node: self.loaded(results.after(end), axes)}
-            effects += [u.end(*axes) for u in self.stored(stores, sums, column)]
+            effects += self.stored(stores, {m.node: self.summed_up(added)}, column)
         return effects

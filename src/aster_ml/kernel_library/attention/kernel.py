@@ -239,22 +239,16 @@ class Builder:
         seen = self.changed(start[0][0], new, self.rows)
         added = self.changed(start[1][0], sums, self.rows)
         total = self.over_row(self.loaded(start[1][0].after(added), self.rows), Ops.ADD)
-        axes = (*self.columns, *self.column_bits.values(), *self.row_bits.values())
         effects: list[UOp] = []
         known = dict.fromkeys(parts.totals, total)
         of_rows = [u for u in parts.stores if parts.columns not in u.src[0].ranges]
         stores = [by_products(u, parts.totals) for u in parts.stores if u not in of_rows]
         for column in self.groups:
-            mixed = self.mixed(narrow, column)
-            results = self.memory(dtypes.float32, axes)
-            init = results.index(position(axes)).store(NOTHING).end(*axes)
-            old = self.now(results, init, axes)
-            end = self.changed(results, self.added(old, again, mixed), axes)
-            made = {**known, parts.product: self.loaded(results.after(end), axes)}
-            effects += [u.end(*axes) for u in self.stored(stores, made, column)]
+            results = self.summed_up(self.mixed(narrow, column), again)
+            effects += self.stored(stores, {**known, parts.product: results}, column)
         if of_rows:
             tops = dict.fromkeys(parts.tops, self.loaded(start[0][0].after(seen), self.rows))
-            effects += [u.end(*self.rows) for u in self.stored(of_rows, {**known, **tops}, None)]
+            effects += self.stored(of_rows, {**known, **tops}, None)
         name = f"attend_{'_'.join(str(size_of(r)) for r in (parts.rows, parts.keys))}"
         arg = KernelArg(f"{name}_{'_'.join(map(str, self.heads))}_{core.dtype}", in_order=True)
         # First what powers are added up in: as operands they take half of the registers.
@@ -309,6 +303,23 @@ class Builder:
     def added(results: UOp, again: UOp, mixed: UOp) -> UOp:
         """Results so far, rescaled, and those of a tile."""
         return results.alu(Ops.MULACC, again, mixed)
+
+    def summed_up(self, product: UOp, again: UOp | None = None) -> UOp:
+        """Results behind the loop over tiles, each of which adds a product to those so far.
+
+        Those are rescaled before, where `again` says by what.
+        """
+        axes = self.lanes_of_results
+        results = self.memory(dtypes.float32, axes)
+        init = results.index(position(axes)).store(NOTHING).end(*axes)
+        old = self.now(results, init, axes)
+        new = old.alu(Ops.ADD, product) if again is None else self.added(old, again, product)
+        return self.loaded(results.after(self.changed(results, new, axes)), axes)
+
+    @property
+    def lanes_of_results(self) -> tuple[UOp, ...]:
+        """The registers of a work-item that hold different results."""
+        return (*self.columns, *self.column_bits.values(), *self.rows)
 
     @property
     def rows(self) -> tuple[UOp, ...]:
@@ -447,8 +458,12 @@ class Builder:
         lanes = [[axes[w[0]][w[1:]] for w in core.bits(x)[1]] for x in "abc"]
         arg = MmaArg(core.name, len(lanes[0]), len(lanes[1]))
         made = UOp(Ops.MMA, dtypes.float32, (a, b, *lanes[0], *lanes[1], *lanes[2]), arg)
+        return self.folded(made, Ops.ADD, steps)
+
+    def folded(self, u: UOp, op: Ops, *lanes: UOp) -> UOp:
+        """A fold over lanes, in a loop of one iteration, whose accumulators registers are."""
         once = self.kernel.new_range(1, AxisType.REDUCE)
-        return UOp(Ops.REDUCE, dtypes.float32, (made, once, steps), ReduceArg(Ops.ADD))
+        return UOp(Ops.REDUCE, u.dtype, (u, once, *lanes), ReduceArg(op))
 
     def lanes_of(self, scores: bool) -> dict[str, dict[str, UOp]]:
         """By axis of a product, the lanes of bits of registers."""
@@ -458,10 +473,9 @@ class Builder:
 
     def sum_of(self, u: UOp, op: Ops) -> UOp:
         """A fold of what a work-item has of each row of a tile."""
-        once = self.kernel.new_range(1, AxisType.REDUCE)
         own = [w[1:] for w in self.score_core.bits("c")[1] if w[0] == "n"]
         lanes = [r for w, r in self.key_bits.items() if w in own or self.is_more(w)]
-        return UOp(Ops.REDUCE, u.dtype, (u, once, self.chunk, *lanes), ReduceArg(op))
+        return self.folded(u, op, self.chunk, *lanes)
 
     def over_row(self, u: UOp, op: Ops) -> UOp:
         """A fold of what the work-items of a warp have that share a row."""
@@ -496,8 +510,9 @@ class Builder:
     def stored(self, stores: Iterable[UOp], sums: dict[UOp, UOp], first: UOp | None) -> list[UOp]:
         """Stores some columns, or rows, by one work-item of each."""
         parts, core = self.parts, self.core
-        place = {**self.outside, parts.rows: self.row, **sums}
+        place, axes = {**self.outside, parts.rows: self.row, **sums}, self.lanes_of_results
         if first is None:
+            axes = self.rows
             words = enumerate(core.bits("c")[0])
             beside = [self.numbers[i] for i, word in words if word[0] == "n"]
             gates = [self.row_gate, below(index_sum(beside), 1)]
@@ -513,7 +528,7 @@ class Builder:
             for gate in gates:
                 if gate is not None:
                     src[2:] = [s.alu(Ops.AND, gate) for s in src[2:]] or [gate]
-            found.append(UOp(Ops.STORE, dtypes.void, tuple(src)))
+            found.append(UOp(Ops.STORE, dtypes.void, tuple(src)).end(*axes))
         return found
 
     def mask_loads(
