@@ -25,7 +25,7 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # The limit of Linux for links in one path.
 MAX_LINKS = 40
 # Makes names of temporary files unique among machines, and within the process.
-TOKEN = secrets.token_hex(4)
+TOKEN = os.urandom(4).hex()
 NUMBERS = itertools.count()
 TEMPORARY = ".tmp"
 

@@ -41,7 +41,7 @@ from aster_ml.errors import (
     PreconditionError,
     ShapeError,
 )
-from aster_ml.helpers import kind_of
+from aster_ml.helpers import ONE_NAME, kind_of
 from aster_ml.migration_hints import TENSOR, hint
 from aster_ml.ops.complexes import (
     COMPLEX_KINDS,

@@ -566,6 +566,8 @@ def link(binaries: Sequence[bytes], names: tuple[str, ...]) -> LoadedObject:
 @functools.cache
 def load_math_library() -> bool:
     """Loads libm's symbols where the interpreter does not have them; False without libm."""
+    import ctypes.util  # it brings subprocess, and hardly any program needs it
+
     found = ctypes.util.find_library("m") if os.name == "posix" else None
     if found is None:
         return False
