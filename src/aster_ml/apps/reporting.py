@@ -19,7 +19,6 @@ def reports_errors(
 
     `more` are further errors that are printed; `interrupted` is the exit code of Ctrl-C.
     """
-
     errors: tuple[type[Exception], ...] = (AsterError, OSError, *more)
 
     def decorate(main: Callable[P, int]) -> Callable[P, int]:

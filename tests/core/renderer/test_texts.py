@@ -49,7 +49,8 @@ def test_what_is_needed_is_there_and_no_head_is_left(found: Texts) -> None:
     assert found.texts.keys() == found.needs.keys()
     for name, text in found.texts.items():
         assert set(found.needs[name]) <= found.texts.keys(), name
-        assert text and not {"//:", "//!", "NAME", "SPACE", "KIND"} & set(text.split()), name
+        assert text, name
+        assert not {"//:", "//!", "NAME", "SPACE", "KIND"} & set(text.split()), name
 
 
 def test_files_of_languages_count_as_code() -> None:
