@@ -20,7 +20,8 @@ import numpy as np
 
 from aster_ml import Tensor, TinyJit
 from aster_ml.apps.llm.extras import needed
-from aster_ml.errors import AsterError, FormatError
+from aster_ml.apps.reporting import reports_errors
+from aster_ml.errors import FormatError
 from aster_ml.nn.state import safe_load
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -143,6 +144,7 @@ class Embedder:
         return vectors[: len(found)]
 
 
+@reports_errors("aster embed")
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `aster embed`; returns its exit code: 0 all is well, 1 the model was refused."""
     parser = argparse.ArgumentParser(
@@ -151,11 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", help="with config.json, tokenizer.json and model.safetensors")
     parser.add_argument("texts", nargs="+", help="how near each is to the first is printed")
     options = parser.parse_args(argv)
-    try:
-        vectors, _ = Embedder(options.folder)(options.texts)
-    except (AsterError, OSError) as error:
-        print(f"aster embed: {error}", file=sys.stderr)
-        return 1
+    vectors, _ = Embedder(options.folder)(options.texts)
     for text, vector in zip(options.texts, vectors):
         near = vector @ vectors[0] / np.linalg.norm(vector) / np.linalg.norm(vectors[0])
         print(f"{near:6.3f}  {text}")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from aster_ml import Tensor
-from aster_ml.errors import AsterError
+from aster_ml.apps.reporting import reports_errors
 from aster_ml.onnx.ops.model import Spec
 from aster_ml.onnx.ops.types import NUMPY, STRING
 from aster_ml.onnx.runner import OnnxRunner
@@ -133,28 +133,25 @@ def compare(options: argparse.Namespace, inputs: dict[str, Any], found: dict[str
     print(f"onnxruntime  best {best:.3f} ms, median {middle:.3f} ms of {options.runs} runs")
 
 
+@reports_errors("aster run")
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a model; 1 where it cannot be read or run."""
     options = make_parser().parse_args(argv)
-    try:
-        runner = OnnxRunner(options.model, options.device)
-        show_model(runner)
-        inputs = inputs_of(runner, options)
+    runner = OnnxRunner(options.model, options.device)
+    show_model(runner)
+    inputs = inputs_of(runner, options)
 
-        def run() -> dict[str, Any]:
-            found = runner(inputs)
-            for value in found.values():
-                if isinstance(value, Tensor):
-                    value.realize()
-            return found
+    def run() -> dict[str, Any]:
+        found = runner(inputs)
+        for value in found.values():
+            if isinstance(value, Tensor):
+                value.realize()
+        return found
 
-        # Plain, plain in the jit, recorded: what is timed is a replay.
-        for _ in range(3):
-            found = run()
-        best, middle = milliseconds(run, max(options.runs, 1))
-    except (AsterError, OSError) as error:
-        print(f"aster run: {error}", file=sys.stderr)
-        return 1
+    # Plain, plain in the jit, recorded: what is timed is a replay.
+    for _ in range(3):
+        found = run()
+    best, middle = milliseconds(run, max(options.runs, 1))
     show_kernels(runner)
     print(f"a run    best {best:.3f} ms, median {middle:.3f} ms of {options.runs} runs")
     if options.compare:

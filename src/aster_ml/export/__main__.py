@@ -11,8 +11,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from aster_ml.apps.reporting import reports_errors
 from aster_ml.apps.run import named_sizes
-from aster_ml.errors import AsterError
 from aster_ml.export import c
 from aster_ml.export.source import source_of
 from aster_ml.export.write import FORMS, export
@@ -42,19 +42,16 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@reports_errors("aster export")
 def main(argv: Sequence[str] | None = None) -> int:
     """Exports; 1, with what would do, where that cannot be."""
     options = make_parser().parse_args(argv)
     form = next(name for name in FORMS if getattr(options, name) is not None)
-    try:
-        found = source_of(options.what, named_sizes(options.size, "aster export"))
-        folder = export(
-            found.function, found.inputs, getattr(options, form), form,
-            name=options.name or found.name, isa=options.isa, inside=options.inside,
-        )  # fmt: skip
-    except (AsterError, OSError) as error:
-        print(f"aster export: {error}", file=sys.stderr)
-        return 1
+    found = source_of(options.what, named_sizes(options.size, "aster export"))
+    folder = export(
+        found.function, found.inputs, getattr(options, form), form,
+        name=options.name or found.name, isa=options.isa, inside=options.inside,
+    )  # fmt: skip
     print(f"wrote {folder}: {', '.join(sorted([path.name for path in folder.iterdir()]))}")
     return 0
 

@@ -26,7 +26,7 @@ from aster_ml.apps.llm.loading import make_template
 from aster_ml.apps.llm.model import Model
 from aster_ml.apps.llm.tokenizer import Tokenizer
 from aster_ml.apps.llm.weights import DTYPES, PACKED, load_weights
-from aster_ml.errors import AsterError
+from aster_ml.apps.reporting import reports_errors
 from aster_ml.nn.state import gguf_load
 
 INTERRUPTED, TOLD = 130, 10
@@ -194,20 +194,14 @@ def run(options: argparse.Namespace) -> int:
     return learn(trainer, named, options)
 
 
+@reports_errors("aster finetune", ArithmeticError, interrupted=INTERRUPTED)
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `aster finetune`; returns its exit code."""
     parser = make_parser()
     options = parser.parse_args(argv)
     if options.data is None and options.merge is None and not options.bench:
         parser.error("a file of chats or texts is wanted, or --merge, or --bench")
-    try:
-        return run(options)
-    except (AsterError, ArithmeticError, OSError) as error:
-        print(f"aster finetune: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        return INTERRUPTED
+    return run(options)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from aster_ml.apps.finetune import __main__ as finetune
 from aster_ml.apps.llm.loading import load_language
 from aster_ml.apps.llm.sampling import Sampling
 from aster_ml.apps.llm.terminal import Chat
-from aster_ml.errors import AsterError
+from aster_ml.apps.reporting import reports_errors
 
 COUNTS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
 ITEMS = ("pizza", "burger", "coffee", "salad", "sandwich", "soup", "taco", "pancake", "lemonade")
@@ -132,6 +132,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if right >= WANTED * HELD_OUT else 1
 
 
+@reports_errors("finetune example")
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the example; returns the exit code."""
     parser = argparse.ArgumentParser(
@@ -143,11 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Forms and names are learned first, in some 30 steps; hours of the afternoon come last.
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    try:
-        return run(parser.parse_args(argv))
-    except (AsterError, OSError) as error:
-        print(f"finetune example: {error}", file=sys.stderr)
-        return 1
+    return run(parser.parse_args(argv))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from aster_ml.apps.llm.sampling import Sampling
 from aster_ml.apps.llm.terminal import Chat, run_chat
 from aster_ml.apps.llm.tokenizer import BYTES_A_TOKEN
 from aster_ml.apps.llm.weights import AUTO, DTYPES, FLOAT, INT8, PACKED
-from aster_ml.errors import ArgumentError, AsterError
+from aster_ml.apps.reporting import reports_errors
+from aster_ml.errors import ArgumentError
 from aster_ml.hosts import EVERY, is_loopback
 
 MOST_SLOTS = 64
@@ -40,6 +41,13 @@ def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
         return value
 
     return read
+
+
+# Settings of sampling, and what they are in a chat.
+DRAWN = {
+    "temperature": 0.7, "top_k": 40, "top_p": 0.95, "min_p": 0.0, "repetition_penalty": 1.0,
+    "presence_penalty": 0.0, "frequency_penalty": 0.0,
+}  # fmt: skip
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -95,29 +103,16 @@ def make_parser() -> argparse.ArgumentParser:
     server.add_argument("--cors", action="append", default=[], help="an origin that may ask")
     server.add_argument("--embed", help="a folder with a model of sentences")
     sampling = parser.add_argument_group("how tokens are drawn")
-    sampling.add_argument("--temperature", type=float, default=0.7)
-    sampling.add_argument("--top-k", type=int, default=40)
-    sampling.add_argument("--top-p", type=float, default=0.95)
-    sampling.add_argument("--min-p", type=float, default=0.0)
-    sampling.add_argument("--repetition-penalty", type=float, default=1.0)
-    sampling.add_argument("--presence-penalty", type=float, default=0.0)
-    sampling.add_argument("--frequency-penalty", type=float, default=0.0)
+    for name, default in DRAWN.items():
+        flag = f"--{name.replace('_', '-')}"
+        sampling.add_argument(flag, type=type(default), default=default)
     sampling.add_argument("--seed", type=whole(0, (1 << 64) - 1))
     return parser
 
 
 def sampling_of(options: argparse.Namespace) -> Sampling:
     """Reads settings of sampling from options."""
-    return Sampling(
-        options.temperature,
-        options.top_k,
-        options.top_p,
-        options.min_p,
-        options.repetition_penalty,
-        options.presence_penalty,
-        options.frequency_penalty,
-        seed=options.seed,
-    )
+    return Sampling(**{name: getattr(options, name) for name in DRAWN}, seed=options.seed)
 
 
 def answer_once(chat: Chat, text: str, raw: bool) -> int:
@@ -233,17 +228,10 @@ def run(options: argparse.Namespace) -> int:
     return code
 
 
+@reports_errors("aster llm", interrupted=1)
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `aster llm`; returns its exit code."""
-    options = make_parser().parse_args(argv)
-    try:
-        return run(options)
-    except (AsterError, OSError) as error:
-        print(f"aster llm: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        return 1
+    return run(make_parser().parse_args(argv))
 
 
 if __name__ == "__main__":
