@@ -3,7 +3,7 @@ of floats that are unpacked from the blocks as they are stored.
 
 Receives a type, the shape of a matrix, how many rows it multiplies, and a Target; returns cycles of
 one core. How either is computed is in `nn.interleaved` and in the kernels that unpack
-(`codegen/policy/cpu/unpacked_product`); figures of processors are those of `target/costs`.
+(`codegen/policy/cpu/decoded_product`); figures of processors are those of `target/costs`.
 
 why: which of the two is quicker hangs on the instructions that a processor has for bytes, on how
 many bits a code takes, and on how many results share what is unpacked

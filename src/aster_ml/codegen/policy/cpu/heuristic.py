@@ -16,7 +16,6 @@ from aster_ml.codegen.estimate import estimate
 from aster_ml.codegen.kernel import Decision, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.plans import Halo, RowSums
-from aster_ml.codegen.policy.cpu.block_product import choose_blocks
 from aster_ml.codegen.policy.cpu.costs import (
     MAX_BODY,
     MAX_TILE_SIDE,
@@ -29,7 +28,7 @@ from aster_ml.codegen.policy.cpu.costs import (
     execution_count,
     sharing_cost,
 )
-from aster_ml.codegen.policy.cpu.dot_product import choose_dot
+from aster_ml.codegen.policy.cpu.decoded_product import choose_decoded, order_for_unpacked
 from aster_ml.codegen.policy.cpu.elementwise import (
     choose_hints,
     results_are_nearer,
@@ -52,7 +51,6 @@ from aster_ml.codegen.policy.cpu.register_tile import Tiles
 from aster_ml.codegen.policy.cpu.short_reductions import write_out_windows
 from aster_ml.codegen.policy.cpu.tails import results_beside, uneven_sides
 from aster_ml.codegen.policy.cpu.transpose import tile_transposed
-from aster_ml.codegen.policy.cpu.unpacked_product import choose_unpacked, order_for_unpacked
 from aster_ml.codegen.policy.cpu.vectorize import choose_vector
 from aster_ml.codegen.policy.gpu.heuristic import choose_group_opts
 from aster_ml.codegen.staging.panel import panel_of
@@ -98,7 +96,7 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
     if target.has_local:
         choose_group_opts(plan, rank)
         return
-    if choose_blocks(plan) or choose_dot(plan) or choose_unpacked(plan):
+    if choose_decoded(plan):
         return
     write_out_stacks(plan)
     nodes = write_out_phases(plan)
