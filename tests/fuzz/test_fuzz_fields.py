@@ -59,7 +59,7 @@ def judge(seed: int) -> str | None:
     field, memory = drawn(rng), [rng.randbytes(4 * WORDS) for _ in MEMORY]
     memory[0] = rng.choice([memory[0], bytes([255] * 4 * WORDS)])
     steps = toposort(field)
-    refused = any([u.op is Ops.ADD or u.op in SHIFTS and u.src[1].op is Ops.WHERE for u in steps])
+    refused = any([u.op is Ops.ADD or (u.op in SHIFTS and u.src[1].op is Ops.WHERE) for u in steps])
     for w in range(WORDS):
         bytes_of = [value_of(field, memory, {W: w, G: g}) for g in range(4)]
         found = cut_out(field), cut_out(field, G)
