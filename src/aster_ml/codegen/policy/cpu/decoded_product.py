@@ -14,7 +14,6 @@ from aster_ml.codegen.apply import apply, upcast
 from aster_ml.codegen.estimate import pays_threads
 from aster_ml.codegen.kernel import Decision, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
-from aster_ml.codegen.plans import UnpackedOperand
 from aster_ml.codegen.policy.cpu.costs import MAX_BODY, Plan
 from aster_ml.codegen.policy.cpu.dot_product import choose_dot
 from aster_ml.codegen.policy.cpu.loop_order import set_order
@@ -175,13 +174,3 @@ def share(plan: Plan) -> None:
     longest = max(loops, key=size_of)
     if size_of(longest) >= target.threads:
         apply(kernel, Opt(OptOps.THREAD, axis_name(longest)))
-
-
-def order_for_unpacked(plan: Plan) -> None:
-    """The loops that a panel of unpacked numbers changes with come first: it is filled seldom."""
-    kernel = plan.kernel
-    memory = {p.operand.memory for p in kernel.plans_of(UnpackedOperand)}
-    walked = {r for a in plan.accesses if a.buffer in memory for r in a.strides}
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
-    if memory:
-        set_order(kernel, sorted(loops, key=lambda r: r not in walked))

@@ -28,7 +28,7 @@ from aster_ml.codegen.policy.cpu.costs import (
     execution_count,
     sharing_cost,
 )
-from aster_ml.codegen.policy.cpu.decoded_product import choose_decoded, order_for_unpacked
+from aster_ml.codegen.policy.cpu.decoded_product import choose_decoded
 from aster_ml.codegen.policy.cpu.elementwise import (
     choose_hints,
     results_are_nearer,
@@ -108,7 +108,6 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
         choose_tile(plan)
         choose_strips(plan)
     order_for_panel(plan)
-    order_for_unpacked(plan)
     if not write_out_windows(plan):
         choose_partials(plan)
     choose_hints(plan)
