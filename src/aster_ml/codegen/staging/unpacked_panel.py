@@ -26,9 +26,9 @@ from aster_ml.codegen.staging.panel import (
     places_to_fill,
 )
 from aster_ml.codegen.staging.stage import position
-from aster_ml.codegen.transforms.unpacked import (
+from aster_ml.codegen.transforms.decoded import (
     FEW_USES,
-    Operand,
+    DecodedOperand,
     find_operands,
     is_unpacked,
 )
@@ -71,7 +71,7 @@ def stand_in(kernel: Kernel, target: Target) -> None:
             kernel.add(UnpackedOperand(operand=operand_memory))
 
 
-def is_plain(operand: Operand) -> bool:
+def is_plain(operand: DecodedOperand) -> bool:
     """Whether axes have fixed sizes, and nothing but loads without a gate is unpacked."""
     loads = [u for f in operand.factors for u in toposort(f) if u.op is Ops.LOAD]
     return all([r.src[0].op is Ops.CONST for r in operand.axes]) and all(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from aster_ml.codegen.analysis import find_strides
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.transforms.unpacked import is_byte
+from aster_ml.codegen.transforms.decoded import is_byte
 from aster_ml.dtype import DType, dtypes
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, toposort

@@ -25,7 +25,7 @@ from aster_ml.codegen.transforms.block_products import (
     find_block_product,
     has_bytes,
 )
-from aster_ml.codegen.transforms.unpacked import FEW_USES, Operand, find_operands, is_unpacked
+from aster_ml.codegen.transforms.decoded import FEW_USES, DecodedOperand, find_operands, is_unpacked
 from aster_ml.helpers import divisors
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -109,10 +109,9 @@ def choose_floats(plan: Plan) -> bool:
     return True
 
 
-def lane_of_bytes(kernel: Kernel, operand: Operand, lanes: int) -> UOp | None:
+def lane_of_bytes(kernel: Kernel, operand: DecodedOperand, lanes: int) -> UOp | None:
     """The axis of a sum along which bytes lie side by side, if it has whole SIMD values."""
-    inside = kernel.facts.inside[operand.reduce]
-    mine = [a for a in kernel.accesses() if a.node in inside and a.buffer.dtype.itemsize == 1]
+    mine = [a for a in kernel.accesses() if a.node in operand.codes]
     fitting = [
         r
         for r in operand.reduce.src[1:]
@@ -124,7 +123,7 @@ def lane_of_bytes(kernel: Kernel, operand: Operand, lanes: int) -> UOp | None:
     return max(fitting, key=size_of, default=None)
 
 
-def write_out(plan: Plan, operand: Operand, lane: UOp, lanes: int) -> None:
+def write_out(plan: Plan, operand: DecodedOperand, lane: UOp, lanes: int) -> None:
     """SIMD lanes along one axis; the rest of it, and short axes of the block, side by side."""
     kernel = plan.kernel
     closed = [r.arg.id for r in operand.reduce.src[1:]]
