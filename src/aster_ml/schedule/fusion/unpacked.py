@@ -42,11 +42,14 @@ def nodes_of_unpacked(u: UOp, stored: Container[UOp]) -> list[UOp] | None:
 
     for x in toposort(u, enter=enter):
         if is_view(x) or x in stored or (x.src and x.op not in FOLLOWED):
+            seen = views_of(x)
             if x.dtype is not dtypes.void:
-                packed += nbytes_read(x)
+                # Bytes that a view repeats count once.
+                known = [prod(v.shape) for v in seen if all_int(v.shape)]
+                packed += min(known, default=1 << 62) * x.dtype.itemsize
             if x.dtype.itemsize == 1:
                 fields.append(x.base)
-            views += views_of(x)
+            views += seen[:-1]
         else:
             found.append(x)
     if len(found) > MOST_NODES or all([fields.count(base) < 2 for base in fields]):
@@ -57,29 +60,13 @@ def nodes_of_unpacked(u: UOp, stored: Container[UOp]) -> list[UOp] | None:
 
 
 def views_of(u: UOp) -> list[UOp]:
-    """The movement nodes by which memory is shown."""
-    views = []
-    while u.op in MOVEMENT:
-        views.append(u)
-        u = u.src[0]
+    """The nodes by which a value is shown, and the value, which is last."""
+    views = [u]
+    while views[-1].op in MOVEMENT or views[-1].op in MARKS:
+        views.append(views[-1].src[0])
     return views
 
 
 def is_view(u: UOp) -> bool:
     """Whether a node shows memory: what is below it is not computed here."""
-    while u.op in MOVEMENT or u.op in MARKS:
-        u = u.src[0]
-    return u.op in (Ops.PARAM, Ops.BUFFER, Ops.COPY, Ops.AFTER, Ops.CONTIGUOUS)
-
-
-def nbytes_read(u: UOp) -> int:
-    """Counts the bytes of memory that a view shows; bytes that it repeats count once."""
-    least = None
-    while True:
-        if all_int(u.shape):
-            numel = prod(u.shape)
-            least = numel if least is None else min(least, numel)
-        if u.op not in MOVEMENT and u.op not in MARKS:
-            break
-        u = u.src[0]
-    return (1 << 62) if least is None else least * u.dtype.itemsize
+    return views_of(u)[-1].op in (Ops.PARAM, Ops.BUFFER, Ops.COPY, Ops.AFTER, Ops.CONTIGUOUS)
