@@ -1,7 +1,7 @@
 """Quantised values as they lie in a file: the bytes of their blocks, the type, and their shape.
 
 `QuantTensor` keeps the blocks as a uint8 tensor, so weights stay as small as they are stored; rows
-are picked before they are decoded. How a type packs its numbers is in `nn.ggml`.
+are picked before they are decoded. How a type packs its numbers is in `formats/ggml/blocks`.
 """
 
 from __future__ import annotations
