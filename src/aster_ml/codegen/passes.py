@@ -51,12 +51,12 @@ from aster_ml.codegen.staging.unpacked_panel import stand_in, unpack
 from aster_ml.codegen.tails import run_last_steps_apart
 from aster_ml.codegen.transforms.axes import merge_axes, simplify_kernel, split_divided_axes
 from aster_ml.codegen.transforms.block_products import has_bytes, multiply_words
+from aster_ml.codegen.transforms.decoded import is_unpacked, split_at_blocks
 from aster_ml.codegen.transforms.factored_sums import factor_sums
 from aster_ml.codegen.transforms.horizontal import fold_together
 from aster_ml.codegen.transforms.nonpositive_exp import mark_differences
 from aster_ml.codegen.transforms.shared_division import prepare_divisors
 from aster_ml.codegen.transforms.trip_counts import limit_reductions
-from aster_ml.codegen.transforms.unpacked import is_unpacked, split_at_blocks
 from aster_ml.codegen.transforms.unroll_stacks import share_loads
 from aster_ml.codegen.transforms.wide_fields import widen_fields
 from aster_ml.config import NOOPT

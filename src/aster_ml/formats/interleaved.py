@@ -4,7 +4,7 @@ fixed point, two digits of int8 each.
 Receives a `QuantTensor` of two axes, or of three, a matrix for each expert; returns an
 `Interleaved`, the same numbers in another order of bytes. Its products round what they are given to
 15 bits, a scale for each block of 32; whoever wants float products has `QuantTensor.dequantize`.
-All of it are ordinary tensor ops. What codes and factors a type has is in `nn.ggml_codes`.
+All of it are ordinary tensor ops. What codes and factors a type has is in `formats/ggml/codes`.
 
 why: with one digit, as ggml's Q8_1 has, a small model's first choice of a word changes now and
 then; the second one costs a product of bytes where reading the weights takes longer

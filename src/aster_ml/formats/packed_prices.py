@@ -2,8 +2,8 @@
 of floats that are unpacked from the blocks as they are stored.
 
 Receives a type, the shape of a matrix, how many rows it multiplies, and a Target; returns cycles of
-one core. How either is computed is in `nn.interleaved` and in the kernels that unpack
-(`codegen/policy/cpu/unpacked_product`); figures of processors are those of `target/costs`.
+one core. How either is computed is in `formats/interleaved` and in the kernels that unpack
+(`codegen/policy/cpu/decoded_product`); figures of processors are those of `target/costs`.
 
 why: which of the two is quicker hangs on the instructions that a processor has for bytes, on how
 many bits a code takes, and on how many results share what is unpacked
@@ -14,14 +14,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from aster_ml.formats.ggml.codes import CODED, Coded
+from aster_ml.formats.interleaved import LANES, WORD
 from aster_ml.helpers import ceildiv
 from aster_ml.target import Target
 
-# Rows that lie side by side, codes of a word, and of a block of what is multiplied, as
-# `nn.interleaved` has them; int8 digits of what is multiplied.
-LANES, WORD, BLOCK, DIGITS = 16, 4, 32, 2
+# Int8 digits of what is multiplied.
+DIGITS = 2
 # Rows that share what is unpacked of a block: of integers, and of floats where there are few; from
-# more on floats are unpacked once for all (`codegen/transforms/unpacked`).
+# more on floats are unpacked once for all (`codegen/transforms/decoded`).
 SHARING, FEW = 8, 4
 MANY = 8
 # Instructions a SIMD value, counted in the kernels of a Q4_1: to cut a field out of bytes, to join
@@ -75,7 +75,7 @@ def ways_of(name: str, m: int, k: int, rows: int, target: Target) -> Ways:
     Integers cost without end where the target has no DOT of int8.
     """
     coded = CODED[name]
-    floats = float_work(coded, name, m, k, rows, target).cycles(target) + target.costs.launch
+    floats = float_work(coded, m, k, rows, target).cycles(target) + target.costs.launch
     if "int8" not in target.dot_dtypes:
         return Ways(float("inf"), floats)
     work = integer_work(coded, m, k, rows, target)
@@ -98,12 +98,16 @@ def integer_work(coded: Coded, m: int, k: int, rows: int, target: Target) -> Wor
     lanes = ceildiv(m, LANES) * LANES
     words, runs = lanes * k / WORD / width, lanes * k / coded.run / width
     each = dot_work(coded, target).times(DIGITS * rows * words)
-    cut = CUT * len(coded.planes) + JOIN * (len(coded.planes) - 1)
     shared = ceildiv(rows, SHARING)
-    unpacked = Work(0, cut, len(coded.planes)).times(shared * words)
+    unpacked = Work(0, cut_of(coded), len(coded.planes)).times(shared * words)
     finished = Work(2, FINISH, 2).times(rows * runs)
     rounded = Work(1, ROUND, 1).times(rows * k / width)
     return each.plus(unpacked).plus(finished).plus(rounded)
+
+
+def cut_of(coded: Coded) -> int:
+    """Instructions that cut a SIMD value of codes out of their planes."""
+    return CUT * len(coded.planes) + JOIN * (len(coded.planes) - 1)
 
 
 def dot_work(coded: Coded, target: Target) -> Work:
@@ -121,15 +125,12 @@ def dot_work(coded: Coded, target: Target) -> Work:
     return Work(1 + widened / 2, 2 + widened, 1)
 
 
-def float_work(coded: Coded, name: str, m: int, k: int, rows: int, target: Target) -> Work:
+def float_work(coded: Coded, m: int, k: int, rows: int, target: Target) -> Work:
     """A multiplication with addition for each element and row, of what is unpacked before."""
     values = m * k / target.lanes(WORD)
-    cut = CUT * len(coded.planes) + JOIN * (len(coded.planes) - 1)
-    if sum(coded.planes) == 8:
-        # Bytes are there as they are.
-        cut = 0
-    if name.startswith("TQ1"):
-        cut = TRITS
+    # Bytes are there as they are.
+    cut = 0 if sum(coded.planes) == 8 else cut_of(coded)
+    cut = TRITS if coded.base == 3 else cut
     unpacked = Work(1, cut + CONVERT, 1).times(values * (1 if rows > MANY else ceildiv(rows, FEW)))
     costs = target.costs
     spread = costs.embedded_broadcast if target.broadcasts else costs.broadcast

@@ -1,7 +1,7 @@
 """Describes quantised values as they lie in a file: bytes of blocks, type, shape.
 
 `QuantTensor` keeps the blocks as a uint8 tensor, so weights stay as small as they are stored; rows
-are picked before they are decoded. How a type packs its numbers is in `nn.ggml`.
+are picked before they are decoded. How a type packs its numbers is in `formats/ggml/blocks`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ same few cache lines' places and push one another out, while packed they are one
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.plans import PackedPanel, PackedWords, RowSums
@@ -30,6 +30,8 @@ from aster_ml.uop.ops import AxisType, LoadArg, Ops
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.symbolic import simplify_around
 
+# What the axes of a panel become where it is filled, and the load in their place.
+Place = tuple[dict[UOp, UOp], UOp]
 # Fewer uses of a panel than this do not pay for packing it.
 MIN_REUSE = 6
 # Results that each gathered element has to serve, and each that is loaded in a run and transposed.
@@ -54,9 +56,12 @@ def pack_panels(kernel: Kernel, target: Target) -> None:
     a = load_to_pack(kernel, plan.slot)
     axes = panel_axes(a, reduced_axes(kernel))
     ahead = rows_to_ask_for(a, axes, target)
-    kernel.sink = substitute(
-        kernel.sink, {a.node: packed_load(kernel, a, reduced_axes(kernel), ahead)}
-    )
+
+    def asking(load: UOp) -> UOp:
+        return UOp(Ops.LOAD, load.dtype, load.src, LoadArg(ahead)) if ahead else load
+
+    places = places_to_fill(kernel, a, axes)
+    kernel.sink = substitute(kernel.sink, {a.node: packed_load(kernel, a, axes, places, asking)})
 
 
 def max_nbytes(target: Target) -> int:
@@ -138,11 +143,17 @@ def is_worth_packing(a: Access, outputs: list[UOp], reduced: list[UOp]) -> bool:
         # The loops are ordered for such a panel, so all that do not change it use it again.
         return uses_of(a, outputs) >= least_uses(a, reduced, size_of(vector[0]))
     far = max([abs(a.strides[r] or 0) for r in axes if r in reduced], default=0)
+    return far * a.buffer.dtype.itemsize >= APART_NBYTES and fill_uses(a, outputs) >= MIN_REUSE
+
+
+def fill_uses(a: Access, outputs: list[UOp]) -> int:
+    """Counts how often a panel is gone through once it is filled.
+
+    Loops inside of the innermost one that the panel changes with use it again.
+    """
     loops = [r for r in outputs if not r.arg.kind.is_lane]
-    # Loops inside of the innermost one that the panel changes with use it again.
     inside = max([i for i, r in enumerate(loops) if r in a.strides], default=-1) + 1
-    reuse = prod([size_of(r) for r in loops[inside:]])
-    return bool(far * a.buffer.dtype.itemsize >= APART_NBYTES and reuse >= MIN_REUSE)
+    return int(prod([size_of(r) for r in loops[inside:]]))
 
 
 def has_steps(a: Access, reduced: list[UOp]) -> bool:
@@ -177,24 +188,22 @@ def can_pack(a: Access) -> bool:
     )
 
 
-def packed_load(kernel: Kernel, a: Access, reduced: list[UOp], ahead: int = 0) -> UOp:
-    """The load through a panel that is filled beforehand, from what was asked for before that."""
-    axes = panel_axes(a, reduced)
+def packed_load(
+    kernel: Kernel, a: Access, axes: list[UOp], places: list[Place], value: Callable[[UOp], UOp]
+) -> UOp:
+    """The load through a panel that is filled beforehand with what each load in its place gives."""
     panel = new_stage(kernel.facts.order, a.buffer.dtype, axes)
-
-    def fill(place: dict[UOp, UOp], node: UOp) -> UOp:
-        value = substitute(node, place)
-        if ahead:
-            value = UOp(Ops.LOAD, value.dtype, value.src, LoadArg(ahead))
+    filled = []
+    for place, node in places:
         # How many steps a strip has may depend on its number, whose loop is around all this.
-        inside = [r for value in place.values() for r in value.ranges if r not in kernel.outputs]
-        return panel.fill(panel.at(place), value, *inside)
-
-    filled = [fill(place, node) for place, node in places_to_fill(kernel, a, axes)]
+        inside = [r for x in place.values() for r in x.ranges if r not in kernel.outputs]
+        filled.append(panel.fill(panel.at(place), value(substitute(node, place)), *inside))
     return panel.after(*filled).load(panel.at())
 
 
-def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[tuple[dict[UOp, UOp], UOp]]:
+def places_to_fill(
+    kernel: Kernel, a: Access, axes: list[UOp], decoded: bool = False
+) -> list[Place]:
     """The loops in which a panel is filled, as what its axes become, and what is loaded in each.
 
     The SIMD lanes stay lanes.
@@ -203,13 +212,15 @@ def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[tuple[dic
     Where the SIMD lanes lie apart in memory and the steps of a reduction lie side by side, so many
     of these are loaded at once, and transposed on their way into the panel. A block of them makes
     a compiler half the work, leaves less over at the end of the row, and takes no longer; with a
-    gate for each row, much longer.
+    gate for each row, much longer. What is `decoded` is computed with whole SIMD values of steps.
     """
     reduced = [r for r in axes if not r.arg.kind.is_lane]
     vector = axes[-1]
     n = size_of(vector)
     loops = {*reduced}
-    if a.strides[vector] != 1:
+    if vector.arg.kind is not AxisType.VECTOR:
+        loops |= {*axes}
+    elif decoded or a.strides[vector] != 1:
         loops |= {r for r in axes[:-1] if abs(a.stride(r) or 0) >= n}
 
     # Loops over what were lanes stand around the others, so that rows are read on and on.
@@ -219,7 +230,7 @@ def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[tuple[dic
         kinds = {r: AxisType.LOOP if r in loops else r.arg.kind for r in outside_in}
         return {r: kernel.new_range(r.src[0], kind) for r, kind in kinds.items()}
 
-    run = run_of(a, reduced, n)
+    run = run_of(a, reduced, n) if vector not in loops else None
     if a.strides[vector] == 1 or run is None:
         masks = {r: masks_of_last(a.node.src[1:], r, vector) for r in reduced}
         step = next((r for r in reduced if masks[r]), None)
@@ -233,7 +244,7 @@ def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[tuple[dic
     # Steps of the reduction that are loaded at once.
     count = min(BLOCK_NBYTES // a.buffer.dtype.itemsize, n)
     ungated = len(a.node.src) == 1
-    if count <= 2 or not ungated:
+    if count <= 2 or decoded or not ungated:
         count = n
     blocks = UOp.index_const(count)
     whole = simplify_around(index_alu(Ops.IDIV, run.src[0], blocks))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.row import max_nbytes
 from aster_ml.codegen.staging.stage import Stage, new_stage
-from aster_ml.codegen.transforms.unpacked import is_made_of_bytes
+from aster_ml.codegen.transforms.decoded import codes_of
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, toposort
@@ -60,7 +60,7 @@ class Scales:
         loops = [r for r in loops if r in factor.ranges and r.arg.kind is AxisType.REDUCE]
         lanes = [r for r in factor.ranges if r.arg.kind is AxisType.UPCAST]
         lanes.sort(key=lambda r: r.arg.id)
-        if AxisType.VECTOR in kinds or AxisType.UNROLL in kinds or not is_made_of_bytes(factor):
+        if AxisType.VECTOR in kinds or AxisType.UNROLL in kinds or not codes_of(factor):
             return factor
         axes = [*loops, *lanes]
         if not loops or any([r.src[0].op is not Ops.CONST for r in axes]):

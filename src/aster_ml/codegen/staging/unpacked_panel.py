@@ -18,20 +18,27 @@ import functools
 
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.plans import UnpackedOperand
-from aster_ml.codegen.staging.panel import max_nbytes
-from aster_ml.codegen.staging.stage import new_stage, position
-from aster_ml.codegen.transforms.unpacked import (
+from aster_ml.codegen.staging.panel import (
+    fill_uses,
+    max_nbytes,
+    packed_load,
+    panel_axes,
+    places_to_fill,
+)
+from aster_ml.codegen.staging.stage import position
+from aster_ml.codegen.transforms.decoded import (
     FEW_USES,
-    Operand,
+    DecodedOperand,
     blocks_of,
     find_operands,
+    is_byte,
     is_unpacked,
 )
 from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.symbolic import simplify_around
 
@@ -65,7 +72,7 @@ def stand_in(kernel: Kernel, target: Target) -> None:
             kernel.add(plan)
 
 
-def is_plain(operand: Operand) -> bool:
+def is_plain(operand: DecodedOperand) -> bool:
     """Whether axes have fixed sizes, and nothing but loads without a gate is unpacked."""
     loads = [u for f in operand.factors for u in toposort(f) if u.op is Ops.LOAD]
     return all([r.src[0].op is Ops.CONST for r in operand.axes]) and all(
@@ -84,71 +91,16 @@ def unpack(kernel: Kernel, target: Target) -> None:
 
 def unpacked_load(kernel: Kernel, target: Target, found: UnpackedOperand, a: Access) -> UOp:
     """Value in place of a load of a stand-in."""
-    axes = panel_axes(kernel, a)
+    axes, decode = panel_axes(a, kernel.facts.reduced), functools.partial(value_at, found)
     nbytes = prod([size_of(r) for r in axes]) * a.buffer.dtype.itemsize
     plain = all([a.strides[r] is not None for r in axes])
-    if not plain or uses_again(kernel, a) < 2 or nbytes > max_nbytes(target):
-        return value_at(found, a.node)
-    panel = new_stage(kernel.facts.order, a.buffer.dtype, axes)
-    place, closed = places(kernel, found, a, axes)
-    inside = [r for r in closed if r not in kernel.outputs]
-    filled = panel.fill(panel.at(place), value_at(found, substitute(a.node, place)), *inside)
-    return panel.after(filled).load(panel.at())
-
-
-def panel_axes(kernel: Kernel, a: Access) -> list[UOp]:
-    """The axes that a panel spans: loops of sums, then lanes, the SIMD one last."""
-    summed = [r for r in a.strides if not r.arg.kind.is_lane and r not in kernel.outputs]
-    lanes = [r for r in a.strides if r.arg.kind.is_lane]
-    lanes.sort(key=lambda r: (r.arg.kind is AxisType.VECTOR, r.arg.id))
-    return [*sorted(summed, key=lambda r: r.arg.id), *lanes]
-
-
-def uses_again(kernel: Kernel, a: Access) -> int:
-    """Counts how often loops inside of those that a panel changes with go through it."""
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    inside = max([i for i, r in enumerate(loops) if r in a.strides], default=-1) + 1
-    return int(prod([size_of(r) for r in loops[inside:]]))
-
-
-def places(
-    kernel: Kernel, found: UnpackedOperand, a: Access, axes: list[UOp]
-) -> tuple[dict[UOp, UOp], list[UOp]]:
-    """Maps the axes of a panel to those where it is filled, and lists the loops and
-
-    Where the run of the packed numbers goes along a sum, so many steps of it are SIMD lanes, and
-    what was a SIMD value of results stands side by side: it is transposed on its way.
-    """
-    vector = [r for r in axes if r.arg.kind is AxisType.VECTOR]
-    # Along these, small numbers lie in blocks.
-    blocks = blocks_of(found.value)
-    steps = [found.step(r) for r in found.axes if r in blocks]
-    place: dict[UOp, UOp] = {}
-    closed: list[UOp] = []
-
-    def loop(r: UOp, size: UOp, kind: AxisType) -> UOp:
-        closed.append(kernel.new_range(size, kind))
-        return closed[-1]
-
-    run = None
-    if len(vector) == 1 and a.strides[vector[0]] not in steps:
-        n = size_of(vector[0])
-        fitting = [r for r in axes if r.arg.kind is AxisType.REDUCE and a.strides[r] in steps]
-        fitting = [r for r in fitting if r.src[0].op is Ops.CONST and size_of(r) % n == 0]
-        run = max(fitting, key=size_of, default=None)
-    for r in [r for r in axes if r.arg.kind.is_lane and r not in vector]:
-        place[r] = loop(r, r.src[0], AxisType.LOOP)
-    for r in [r for r in axes if not r.arg.kind.is_lane]:
-        if r is run:
-            outer = loop(r, UOp.index_const(size_of(r) // n), AxisType.LOOP)
-            place[r] = index_alu(Ops.MUL, outer, UOp.index_const(n))
-        else:
-            place[r] = loop(r, r.src[0], AxisType.LOOP)
-    for r in vector:
-        place[r] = loop(r, r.src[0], AxisType.VECTOR if run is None else AxisType.UPCAST)
-    if run is not None:
-        place[run] = index_alu(Ops.ADD, place[run], loop(run, UOp.index_const(n), AxisType.VECTOR))
-    return place, closed
+    if not plain or fill_uses(a, kernel.outputs) < 2 or nbytes > max_nbytes(target):
+        return decode(a.node)
+    # As codes lie: side by side along their runs, and apart along all else.
+    blocks = blocks_of(tuple([u for u in toposort(found.value) if is_byte(u)]))
+    steps = {found.step(r) for r in found.axes if r in blocks}
+    stored = a._replace(strides={r: 1 if n in steps else nbytes for r, n in a.strides.items()})
+    return packed_load(kernel, a, axes, places_to_fill(kernel, stored, axes, True), decode)
 
 
 def value_at(found: UnpackedOperand, load: UOp) -> UOp:

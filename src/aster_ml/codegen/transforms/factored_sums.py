@@ -18,7 +18,7 @@ import itertools
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.scales import Scales
-from aster_ml.codegen.transforms.unpacked import operand_of
+from aster_ml.codegen.transforms.decoded import operand_of
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp

@@ -3,7 +3,7 @@ tensor ops.
 
 Receives the bytes of blocks as uint8 tensors and returns tensors of their fields. Everything is
 element-wise or a movement, so taking a block apart fuses into what uses its values. What the fields
-mean in a kind of block is in `nn.ggml` and `nn.ggml_grids`.
+mean in a kind of block is in `formats/ggml/blocks` and `formats/ggml/grids`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Receives the bytes of blocks as uint8 tensors and returns `Parts`. A row of CODED says what is the
 same for all blocks of a type. Types whose elements are points of a grid are not among them. How
-codes are laid out for products is in `nn.interleaved`.
+codes are laid out for products is in `formats/interleaved`.
 
 Source: the block layouts published with ggml (ggml-common.h and the GGUF specification).
 """
@@ -52,7 +52,7 @@ class Coded(NamedTuple):
 
     A code has as many bits as its planes together, the lowest first; `values` are what codes stand
     for where that is not the code itself. An element is (value - offset) * scales - minima. Of
-    `run` neighbours all share their factors.
+    `run` neighbours all share their factors. Codes are stored in bits, or as digits of `base`.
     """
 
     parts: Callable[[Tensor], Parts]
@@ -60,6 +60,7 @@ class Coded(NamedTuple):
     offset: int = 0
     run: int = 32
     values: tuple[int, ...] | None = None
+    base: int = 2
 
     def numbers(self, codes: Tensor) -> Tensor:
         """Decodes codes to float32. Shapes: codes [*b] -> [*b]."""
@@ -249,7 +250,7 @@ CODED: dict[str, Coded] = {
     "Q6_K": Coded(parts_q6_k, (4, 2), 32, run=16),
     "IQ4_NL": Coded(parts_iq4_nl, (4,), values=IQ4),
     "IQ4_XS": Coded(parts_iq4_xs, (4,), values=IQ4),
-    "TQ1_0": Coded(parts_tq1_0, (2,), 1),
+    "TQ1_0": Coded(parts_tq1_0, (2,), 1, base=3),
     "TQ2_0": Coded(parts_tq2_0, (2,), 1),
     "MXFP4": Coded(parts_mxfp4, (4,), values=E2M1_DOUBLED),
     "NVFP4": Coded(parts_nvfp4, (4,), run=16, values=E2M1_DOUBLED),

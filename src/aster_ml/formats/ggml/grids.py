@@ -3,7 +3,7 @@
 `grid_points` takes the places of points in a grid and gives their numbers. A grid is a set of
 points whose coordinates are digits, of base 3 or 8, lowest first; its points come in the order of
 the number that their digits make. So a grid is kept as one bit for each such number, packed by
-zlib. How blocks refer to points is in `nn.ggml_iq`.
+zlib. How blocks refer to points is in `formats/ggml/iq`.
 
 Source: the sets are those of ggml-common.h, of the project ggml.
 """

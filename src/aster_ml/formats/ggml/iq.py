@@ -2,8 +2,8 @@
 
 Each function takes the bytes of blocks [n, nbytes] and gives their values [n, 256]. A point stands
 for 4 or 8 elements; signs, scales and the high bits of places lie beside, packed in each type's own
-way. The grids are in `nn.ggml_grids`; the table of types, with those that need no grid, is in
-`nn.ggml`.
+way. The grids are in `formats/ggml/grids`; the table of types, with those that need no grid, is in
+`formats/ggml/blocks`.
 
 Source: the block layouts published with ggml (ggml-common.h).
 """

@@ -2,7 +2,7 @@
 
 `ggml_quantize` takes a tensor and the name of a type and gives a `QuantTensor`. Q8_0, Q4_0 and Q4_1
 give the bytes of ggml's own reference; Q4_K and Q6_K search for the scales of the least squared
-error. What the bytes mean is in `nn.ggml`.
+error. What the bytes mean is in `formats/ggml/blocks`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Recognises values that are unpacked from fewer bytes than they have: quantised weights.
+"""Values that are unpacked from fewer bytes than they have: quantised weights.
 
-Receives a value of a body and the stored values; returns the nodes that unpack it, and the bytes
-that are read. `schedule/fusion/policy.py` decides whether the value is stored.
+Receives a value of a body and what is stored of it; says how many bytes of memory an element is
+made of, and by which nodes. Whether such a value is stored is asked in `schedule/fusion/policy.py`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
 
-# Ops between a value and the memory that it is unpacked from.
+# What a value is followed through, down to memory.
 FOLLOWED = ELEMENTWISE | MOVEMENT | {Ops.INDEX, Ops.DETACH, Ops.CONTIGUOUS_BACKWARD}
 MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD})
-# Bytes of a value for each byte read, at least, so that memory traffic dominates.
+# Bytes of a value for each byte that it is made of, at least, for memory to be what it costs.
 MIN_GROWTH = 2
-# Elements for each byte, at most: one a bit. More elements repeat the same bytes.
+# Elements for each byte, at most: one a bit. What has more repeats what it is made of.
 MAX_ELEMENTS = dtypes.uint8.bits
-# With more nodes a value takes longer to compute than to load.
+# Nodes beyond which a value takes longer to make than to load, whatever it is made of.
 MAX_NODES = 600
 
 
 def nodes_of_unpacked(u: UOp, stored: Container[UOp]) -> list[UOp] | None:
-    """The nodes that unpack a value from bit fields of at most half as many bytes; else None.
+    """The nodes that make a value of fields of bytes, at most half of its own; else None.
 
     Fields are several views of the same bytes.
     """
@@ -42,11 +42,14 @@ def nodes_of_unpacked(u: UOp, stored: Container[UOp]) -> list[UOp] | None:
 
     for x in toposort(u, enter=enter):
         if is_view(x) or x in stored or (x.src and x.op not in FOLLOWED):
+            seen = views_of(x)
             if x.dtype is not dtypes.void:
-                packed += nbytes_read(x)
+                # Bytes that a view repeats count once.
+                known = [prod(v.shape) for v in seen if all_int(v.shape)]
+                packed += min(known, default=1 << 62) * x.dtype.itemsize
             if x.dtype.itemsize == 1:
                 fields.append(x.base)
-            views += views_of(x)
+            views += seen[:-1]
         else:
             found.append(x)
     if len(found) > MAX_NODES or all([fields.count(base) < 2 for base in fields]):
@@ -57,29 +60,13 @@ def nodes_of_unpacked(u: UOp, stored: Container[UOp]) -> list[UOp] | None:
 
 
 def views_of(u: UOp) -> list[UOp]:
-    """The movement nodes between a value and its memory."""
-    views = []
-    while u.op in MOVEMENT:
-        views.append(u)
-        u = u.src[0]
+    """The nodes by which a value is shown, and the value, which is last."""
+    views = [u]
+    while views[-1].op in MOVEMENT or views[-1].op in MARKS:
+        views.append(views[-1].src[0])
     return views
 
 
 def is_view(u: UOp) -> bool:
-    """Whether a node is a view of memory, below which nothing is computed."""
-    while u.op in MOVEMENT or u.op in MARKS:
-        u = u.src[0]
-    return u.op in (Ops.PARAM, Ops.BUFFER, Ops.COPY, Ops.AFTER, Ops.CONTIGUOUS)
-
-
-def nbytes_read(u: UOp) -> int:
-    """Counts the distinct bytes of memory that a view shows."""
-    least = None
-    while True:
-        if all_int(u.shape):
-            numel = prod(u.shape)
-            least = numel if least is None else min(least, numel)
-        if u.op not in MOVEMENT and u.op not in MARKS:
-            break
-        u = u.src[0]
-    return (1 << 62) if least is None else least * u.dtype.itemsize
+    """Whether a node shows memory: what is below it is not computed here."""
+    return views_of(u)[-1].op in (Ops.PARAM, Ops.BUFFER, Ops.COPY, Ops.AFTER, Ops.CONTIGUOUS)

@@ -18,7 +18,6 @@ from aster_ml.codegen.kernel import Decision, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.plans import Halo, RowSums
 from aster_ml.codegen.policy.body_size import MAX_BODY
-from aster_ml.codegen.policy.cpu.block_product import choose_blocks
 from aster_ml.codegen.policy.cpu.costs import (
     MAX_TILE_SIDE,
     MAX_WRITTEN_OUT,
@@ -30,7 +29,7 @@ from aster_ml.codegen.policy.cpu.costs import (
     execution_count,
     sharing_cost,
 )
-from aster_ml.codegen.policy.cpu.dot_product import choose_dot
+from aster_ml.codegen.policy.cpu.decoded_product import choose_decoded
 from aster_ml.codegen.policy.cpu.elementwise import (
     choose_hints,
     results_are_nearer,
@@ -53,7 +52,6 @@ from aster_ml.codegen.policy.cpu.register_tile import Tiles
 from aster_ml.codegen.policy.cpu.short_reductions import write_out_windows
 from aster_ml.codegen.policy.cpu.tails import results_beside, uneven_sides
 from aster_ml.codegen.policy.cpu.transpose import tile_transposed
-from aster_ml.codegen.policy.cpu.unpacked_product import choose_unpacked, order_for_unpacked
 from aster_ml.codegen.policy.cpu.vectorize import choose_vector
 from aster_ml.codegen.staging.panel import panel_of
 from aster_ml.codegen.staging.row import max_nbytes as max_row_nbytes
@@ -101,7 +99,7 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
     if any([size_of(r) == 0 for r in kernel.axes]):
         # Of nothing, plain loops are as quick as any.
         return
-    if choose_blocks(plan) or choose_dot(plan) or choose_unpacked(plan):
+    if choose_decoded(plan):
         return
     write_out_stacks(plan)
     nodes = write_out_phases(plan)
@@ -113,7 +111,6 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
         choose_tile(plan)
         choose_strips(plan)
     order_for_panel(plan)
-    order_for_unpacked(plan)
     if not write_out_windows(plan):
         choose_partials(plan)
     choose_hints(plan)

@@ -80,18 +80,17 @@ def packing_cost(
 
 
 def order_for_panel(plan: Plan) -> None:
-    """The loops that a packed panel changes with come first, so that it is filled least often."""
+    """The loops that a panel changes with come first, so that it is filled least often."""
     kernel = plan.kernel
+    memory = {p.memory for p in kernel.plans_of(UnpackedOperand)}
+    packed = [a for a in plan.accesses if a.buffer in memory]
     a = panel_of(kernel)
-    if (
-        a is None
-        or panel_nbytes(kernel, a) > max_nbytes(plan.target)
-        or kernel.plan(Halo) is not None
-    ):
-        return
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
-    wanted = [r for r in loops if r in a.strides] + [r for r in loops if r not in a.strides]
-    set_order(kernel, wanted)
+    if a is not None and not packed and kernel.plan(Halo) is None:
+        packed = [a] if panel_nbytes(kernel, a) <= max_nbytes(plan.target) else []
+    walked = {r for a in packed for r in a.strides}
+    if packed:
+        loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
+        set_order(kernel, sorted(loops, key=lambda r: r not in walked))
 
 
 def choose_panel(kernel: Kernel, target: Target) -> None:

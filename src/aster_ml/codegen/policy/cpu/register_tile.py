@@ -14,8 +14,7 @@ from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.plans import Halo, UnpackedOperand
 from aster_ml.codegen.policy.body_size import MAX_BODY
 from aster_ml.codegen.policy.cpu.costs import MAX_GAP, Plan, execution_count
-from aster_ml.codegen.staging.panel import max_nbytes, panel_nbytes, uses_of
-from aster_ml.codegen.staging.unpacked_panel import panel_axes
+from aster_ml.codegen.staging.panel import max_nbytes, panel_axes, panel_nbytes, uses_of
 from aster_ml.codegen.transforms.trip_counts import Window
 from aster_ml.helpers import prod
 from aster_ml.uop.node import UOp
@@ -96,7 +95,10 @@ class Tiles:
         # The same of panels of unpacked numbers, of each operand.
         memory = {p.memory for p in kernel.plans_of(UnpackedOperand)}
         self.unpacked = [
-            (frozenset(a.strides), iterations(panel_axes(kernel, a)) * a.buffer.dtype.itemsize)
+            (
+                frozenset(a.strides),
+                iterations(panel_axes(a, kernel.facts.reduced)) * a.buffer.dtype.itemsize,
+            )
             for a in plan.accesses
             if a.buffer in memory
         ]

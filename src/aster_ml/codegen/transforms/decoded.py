@@ -1,8 +1,8 @@
-"""Operands of products that are unpacked from small numbers: where they are, and their blocks.
+"""Finds operands of products that are decoded from stored narrow numbers, and splits their blocks.
 
 Receives a kernel before its Opts; finds the factors of each sum of products that are computed from
-bytes in blocks (quantised weights), and splits the loops of such sums at the blocks. Nothing here
-knows a format: a block shows in the divisions of the indices.
+codes, bytes that lie in blocks (quantised weights), and splits the loops of such sums at the
+blocks. Nothing here knows a format: a block shows in the divisions of the indices.
 
 rewrite: REDUCE(f(p[k // 32, k % 16], k % 32 < 16), k) -> REDUCE(f(p[b, j], h < 1), b, h, j)
 when: f is a float made of numbers of one byte, and few results are made of each
@@ -29,53 +29,50 @@ INTEGERS = ("int", "uint", "bool")
 DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
 
 
-class Operand(NamedTuple):
-    """The factors of a sum of products that are unpacked, and the others.
+class DecodedOperand(NamedTuple):
+    """The factors of a sum of products that are decoded, and the others.
 
-    `axes` are those that they depend on, outputs first.
+    `codes` are the loads of stored numbers, `axes` those that the factors depend on, outputs first.
     """
 
     reduce: UOp
     factors: tuple[UOp, ...]
     others: tuple[UOp, ...]
+    codes: tuple[UOp, ...]
     axes: tuple[UOp, ...]
     # Results that each element serves.
     uses: int
 
 
-def find_operands(kernel: Kernel) -> list[Operand]:
-    """The unpacked operand of each sum of products that has one."""
+def find_operands(kernel: Kernel) -> list[DecodedOperand]:
+    """The decoded operand of each sum of products that has one."""
     found = [operand_of(kernel, u) for u in kernel.reduces]
     return [operand for operand in found if operand is not None]
 
 
-def operand_of(kernel: Kernel, u: UOp) -> Operand | None:
-    """The unpacked operand of one sum.
+def operand_of(kernel: Kernel, u: UOp) -> DecodedOperand | None:
+    """The decoded operand of one sum.
 
-    Its bytes lie in fields: several of them are loaded from the same memory for one product.
+    Its codes lie in fields: several of them are loaded from the same memory for one product.
     """
     if u.arg.op is not Ops.ADD or u.dtype.kind != "float" or len(u.src) < 2:
         return None
-    inside = [x for x in kernel.facts.inside[u] if is_byte(x)]
-    buffers = [x.src[0].src[0] for x in inside]
+    buffers = [x.src[0].src[0] for x in kernel.facts.inside[u] if is_byte(x)]
     if all([buffers.count(buffer) < 2 for buffer in buffers]):
         return None
-    factors = u.src[0].split_uop(Ops.MUL)
-    packed = [is_made_of_bytes(f) for f in factors]
-    outputs = set(kernel.outputs)
-    own = {r for f, made in zip(factors, packed, strict=True) if made for r in f.ranges & outputs}
-    if not any(packed):
+    factors, outputs = u.src[0].split_uop(Ops.MUL), set(kernel.outputs)
+    made = {f: codes_of(f) for f in factors}
+    own = {r for f in factors if made[f] for r in f.ranges & outputs}
+    # What changes along these results alone belongs to them: scales.
+    mine = [f for f in factors if made[f] or (f.ranges & outputs and f.ranges & outputs <= own)]
+    if not any(made.values()):
         return None
-    mine = []
-    for f, made in zip(factors, packed, strict=True):
-        spans = f.ranges & outputs
-        if made or (spans and spans <= own):
-            mine.append(f)
     inside_of = {r for f in mine for r in f.ranges}
-    axes = [r for r in kernel.outputs if r in inside_of] + [r for r in u.src[1:] if r in inside_of]
-    others = [f for f in factors if f not in mine]
+    axes = tuple([r for r in (*kernel.outputs, *u.src[1:]) if r in inside_of])
+    others = tuple([f for f in factors if f not in mine])
     uses = prod([size_of(r) for r in kernel.outputs if r in u.ranges and r not in inside_of])
-    return Operand(u, tuple(mine), tuple(others), tuple(axes), uses)
+    codes = tuple([x for f in mine for x in made[f]])
+    return DecodedOperand(u, tuple(mine), others, codes, axes, uses)
 
 
 def is_byte(u: UOp) -> bool:
@@ -83,23 +80,22 @@ def is_byte(u: UOp) -> bool:
     return u.op is Ops.LOAD and u.dtype.itemsize == 1 and u.dtype.kind in INTEGERS
 
 
-def is_made_of_bytes(factor: UOp) -> bool:
-    """Whether a factor is computed from bytes alone, in no sum of its own."""
+def codes_of(factor: UOp) -> list[UOp]:
+    """The loads of bytes that a float is computed from alone, in no sum of its own; else none."""
     order = toposort(factor, enter=lambda u: u.op is not Ops.LOAD)
     if factor.dtype.kind != "float" or any([u.op in (Ops.REDUCE, Ops.STAGE) for u in order]):
-        return False
+        return []
     loads = [u for u in order if u.op is Ops.LOAD]
-    return bool(loads) and all(map(is_byte, loads))
+    return loads if all(map(is_byte, loads)) else []
 
 
-def blocks_of(factor: UOp) -> set[UOp]:
-    """The axes along which bytes that a factor is made of lie in blocks."""
+def blocks_of(codes: tuple[UOp, ...]) -> set[UOp]:
+    """The axes along which codes lie in blocks."""
     found: set[UOp] = set()
-    for u in toposort(factor):
-        if is_byte(u):
-            for x in toposort(u.src[0].src[1], enter=lambda x: x.op is not Ops.LOAD):
-                if x.op in DIVISIONS and x.src[1].op is Ops.CONST:
-                    found |= {r for r in x.src[0].ranges if walks(x.src[0], r)}
+    for u in codes:
+        for x in toposort(u.src[0].src[1], enter=lambda x: x.op is not Ops.LOAD):
+            if x.op in DIVISIONS and x.src[1].op is Ops.CONST:
+                found |= {r for r in x.src[0].ranges if walks(x.src[0], r)}
     return found
 
 
