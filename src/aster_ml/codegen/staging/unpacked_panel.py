@@ -20,6 +20,7 @@ from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.plans import StandIn, UnpackedOperand
 from aster_ml.codegen.staging.panel import (
     fill_uses,
+    lanes_of,
     max_nbytes,
     packed_load,
     panel_axes,
@@ -98,7 +99,8 @@ def unpacked_load(kernel: Kernel, target: Target, found: StandIn, a: Access) -> 
     # As codes lie: side by side along their runs, and apart along all else.
     steps = {found.step(r) for r in found.run}
     stored = a._replace(strides={r: 1 if n in steps else nbytes for r, n in a.strides.items()})
-    return packed_load(kernel, a, axes, places_to_fill(kernel, stored, axes, True), decode)
+    places = places_to_fill(kernel, stored, axes, lanes_of(kernel), decoded=True)
+    return packed_load(kernel, a, axes, places, decode)
 
 
 def value_at(found: StandIn, load: UOp) -> UOp:
