@@ -20,16 +20,16 @@ from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.plans import PackedWords
-from aster_ml.codegen.staging.panel import max_nbytes
-from aster_ml.codegen.staging.stage import Stage, new_stage, position
+from aster_ml.codegen.staging.panel import filled, lanes_of, max_nbytes, places_to_fill
+from aster_ml.codegen.staging.stage import Stage, new_stage
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import KernelOptError
-from aster_ml.helpers import ceildiv, prod
+from aster_ml.helpers import ceildiv
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, ReduceArg
-from aster_ml.uop.ranges import size_of
+from aster_ml.uop.ranges import iterations, size_of
 
 # Source: Intel SDM 2, VPDPBUSD and VDPBF16PS (lanes of 32 bits).
 WORD_NBYTES = 4
@@ -163,7 +163,7 @@ def pack_product(kernel: Kernel, target: Target) -> bool:
     taken = list(kernel.facts.order)
     for p in (y, x):
         if isinstance(p, Panel):
-            words = new_stage(taken, p.dtype, size=p.size)
+            words = new_stage(taken, p.dtype, p.axes)
             taken.append(words.memory)
             p.fill(words)
     kernel.sink = substitute(kernel.sink, {product.reduce: total(product, x, y)})
@@ -357,77 +357,35 @@ class Panel(Operand):
     ) -> None:
         super().__init__(kernel, product, access, group)
         self.loops = loops
-        self.rows = ceildiv(product.steps, group)
-        self.size = int(prod([size_of(r) for r in (*loops, *self.lanes)])) * self.rows
+        self.step = kernel.new_range(ceildiv(product.steps, group), AxisType.REDUCE)
+        self.axes = [*loops, self.step, *self.lanes]
+        self.size = iterations(self.axes)
         self.stage: Stage
-
-    def at(self, step: UOp, place: dict[UOp, UOp]) -> UOp:
-        """Where the word of a step lies."""
-        row = index_alu(Ops.MUL, position(self.loops, place), UOp.index_const(self.rows))
-        return position(self.lanes, place, index_alu(Ops.ADD, row, step))
 
     def word(self, step: UOp) -> UOp:
         """The word of a step, out of the panel."""
-        return self.stage.load(self.at(step, {}))
+        return self.stage.load(self.stage.at({self.step: step}))
 
     def last(self) -> UOp:
         """The word of what is over, out of the panel."""
-        return self.word(UOp.index_const(self.rows - 1))
+        return self.word(UOp.index_const(size_of(self.step) - 1))
 
     def fill(self, stage: Stage) -> None:
         """Makes the stores that fill the panel, in as few instructions as its memory allows."""
-        self.stage = stage
-        whole = self.product.steps // self.group
-        width = max([size_of(r) for r in self.kernel.outputs if r.arg.kind is AxisType.VECTOR])
-        strips = whole // width if self.is_run and not self.lies_along_lanes else 0
-        fills = [self.fill_transposed(strips, width)] if strips else []
-        for start, lanes, kind in self.lane_parts():
-            place = {r: self.kernel.new_range(size_of(r), r.arg.kind) for r in self.lanes[:-1]}
-            if self.lanes:
-                lane = self.kernel.new_range(lanes, kind)
-                place[self.lanes[-1]] = index_alu(Ops.ADD, lane, UOp.index_const(start))
-            if whole > strips * width:
-                rest = self.kernel.new_range(whole - strips * width, AxisType.LOOP)
-                step = index_alu(Ops.ADD, rest, UOp.index_const(strips * width))
-                fills.append(self.stored(step, super().word(step), dict(place)))
-            if self.over:
-                step = UOp.index_const(self.rows - 1)
-                fills.append(self.stored(step, super().last(), dict(place)))
+        step = self.kernel.new_range(self.product.steps // self.group, AxisType.LOOP)
+        fills = self.fills(stage, super().word(step), step, [*self.loops, step, *self.lanes])
+        if self.over:
+            step = UOp.index_const(size_of(self.step) - 1)
+            fills += self.fills(stage, super().last(), step, [*self.loops, *self.lanes])
         self.stage = stage.after(*fills)
 
-    def lane_parts(self) -> list[tuple[int, int, AxisType]]:
-        """Parts of the innermost lanes to fill apart: start, length and kind.
-
-        Where memory allows SIMD values, they have a power of two of lanes each.
-        """
-        if not self.lanes:
-            return [(0, 1, AxisType.UPCAST)]
-        size = size_of(self.lanes[-1])
-        if not self.lies_along_lanes:
-            return [(0, size, self.lanes[-1].arg.kind)]
-        lengths = [1 << bit for bit in reversed(range(size.bit_length())) if size >> bit & 1]
-        starts = [sum(lengths[:i]) for i in range(len(lengths))]
-        kinds = [AxisType.VECTOR if n > 1 else AxisType.UPCAST for n in lengths]
-        return list(zip(starts, lengths, kinds, strict=True))
-
-    def fill_transposed(self, strips: int, width: int) -> UOp:
-        """Strips of steps, which have the SIMD lanes, and change places with the panel's lanes."""
-        strip = self.kernel.new_range(strips, AxisType.LOOP)
-        lane = self.kernel.new_range(width, AxisType.VECTOR)
-        step = index_alu(Ops.ADD, index_alu(Ops.MUL, strip, UOp.index_const(width)), lane)
-        place = {r: self.kernel.new_range(size_of(r), AxisType.LOOP) for r in self.lanes[:-1]}
-        for r in self.lanes[-1:]:
-            place[r] = self.kernel.new_range(size_of(r), AxisType.UPCAST)
-        return self.stored(step, super().word(step), place)
-
-    def stored(self, step: UOp, value: UOp, place: dict[UOp, UOp]) -> UOp:
-        """The words of some steps stored for some lanes and all loops of the panel."""
-        for r in self.loops:
-            place[r] = self.kernel.new_range(size_of(r), AxisType.LOOP)
-        store = self.stage.fill(self.at(step, place), substitute(value, place))
-        return store.end(*sorted(store.ranges & self.own(place, step), key=lambda r: r.arg.id))
-
-    @staticmethod
-    def own(place: dict[UOp, UOp], step: UOp) -> frozenset[UOp]:
-        """The ranges that a fill runs over."""
-        return step.ranges.union(*[x.ranges for x in place.values()])
+    def fills(self, stage: Stage, word: UOp, step: UOp, axes: list[UOp]) -> list[UOp]:
+        """The loops that store words of some steps."""
+        strides = {**self.access.strides, step: self.access.strides[self.axis]}
+        words = Access(word, stage.memory, False, strides)
+        return [
+            filled(
+                self.kernel, stage, {self.step: substitute(step, at), **at}, substitute(node, at)
+            )
+            for at, node in places_to_fill(self.kernel, words, axes, lanes_of(self.kernel))
+        ]

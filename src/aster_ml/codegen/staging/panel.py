@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.plans import PackedPanel, PackedWords, RowSums
 from aster_ml.codegen.prefetch import APART_NBYTES, rows_to_ask_for
-from aster_ml.codegen.staging.stage import new_stage
+from aster_ml.codegen.staging.stage import Stage, new_stage
 from aster_ml.codegen.transforms.trip_counts import masks_of_last, without_conditions
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
@@ -193,16 +193,19 @@ def packed_load(
 ) -> UOp:
     """The load through a panel that is filled beforehand with what each load in its place gives."""
     panel = new_stage(kernel.facts.order, a.buffer.dtype, axes)
-    filled = []
-    for place, node in places:
-        # How many steps a strip has may depend on its number, whose loop is around all this.
-        inside = [r for x in place.values() for r in x.ranges if r not in kernel.outputs]
-        filled.append(panel.fill(panel.at(place), value(substitute(node, place)), *inside))
-    return panel.after(*filled).load(panel.at())
+    fills = [filled(kernel, panel, at, value(substitute(node, at))) for at, node in places]
+    return panel.after(*fills).load(panel.at())
+
+
+def filled(kernel: Kernel, panel: Stage, place: dict[UOp, UOp], value: UOp) -> UOp:
+    """The loops that store a value in its place."""
+    # How many steps a strip has may depend on its number, whose loop is around all this.
+    inside = [r for x in place.values() for r in x.ranges if r not in kernel.outputs]
+    return panel.fill(panel.at(place), value, *dict.fromkeys(inside))
 
 
 def places_to_fill(
-    kernel: Kernel, a: Access, axes: list[UOp], decoded: bool = False
+    kernel: Kernel, a: Access, axes: list[UOp], width: int = 0, decoded: bool = False
 ) -> list[Place]:
     """The loops in which a panel is filled, as what its axes become, and what is loaded in each.
 
@@ -212,27 +215,31 @@ def places_to_fill(
     Where the SIMD lanes lie apart in memory and the steps of a reduction lie side by side, so many
     of these are loaded at once, and transposed on their way into the panel. A block of them makes
     a compiler half the work, leaves less over at the end of the row, and takes no longer; with a
-    gate for each row, much longer. What is `decoded` is computed with whole SIMD values of steps.
+    gate for each row, much longer. What is computed of loads has `width` steps at once; where it is
+    `decoded`, all other lanes are loops.
     """
     reduced = [r for r in axes if not r.arg.kind.is_lane]
-    vector = axes[-1]
-    n = size_of(vector)
-    loops = {*reduced}
-    if vector.arg.kind is not AxisType.VECTOR:
-        loops |= {*axes}
-    elif decoded or a.strides[vector] != 1:
-        loops |= {r for r in axes[:-1] if abs(a.stride(r) or 0) >= n}
-
     # Loops over what were lanes stand around the others, so that rows are read on and on.
-    outside_in = [*[r for r in axes if r.arg.kind.is_lane], *reduced]
+    lanes = axes[len(reduced) :]
+    vector = lanes[-1] if lanes else None
+    n = size_of(vector) if vector is not None else 1
+    near = vector is not None and a.strides[vector] == 1
+    loops = {*reduced}
+    if decoded or not near:
+        simd = {r for r in lanes if r.arg.kind is AxisType.VECTOR or (r is vector and not decoded)}
+        loops |= {r for r in lanes if r not in simd and abs(a.stride(r) or 0) >= n}
 
     def copies() -> dict[UOp, UOp]:
-        kinds = {r: AxisType.LOOP if r in loops else r.arg.kind for r in outside_in}
+        kinds = {r: AxisType.LOOP if r in loops else r.arg.kind for r in (*lanes, *reduced)}
         return {r: kernel.new_range(r.src[0], kind) for r, kind in kinds.items()}
 
-    run = run_of(a, reduced, n) if vector not in loops else None
-    if a.strides[vector] == 1 or run is None:
-        masks = {r: masks_of_last(a.node.src[1:], r, vector) for r in reduced}
+    gates = a.node.src[1:] if a.node.op is Ops.LOAD else ()
+    wide = width or n
+    run = run_of(a, reduced, wide) if wide > 1 else None
+    if near and vector is not None and vector.arg.kind is not AxisType.VECTOR:
+        return [({**copies(), vector: lane}, a.node) for lane in neighbours(kernel, n)]
+    if near or run is None:
+        masks = {r: masks_of_last(gates, r, axes[-1]) for r in reduced}
         step = next((r for r in reduced if masks[r]), None)
         if step is None:
             return [(copies(), a.node)]
@@ -242,20 +249,20 @@ def places_to_fill(
         rest[step] = UOp.index_const(last)
         return [(main, without_conditions(a.node, masks[step])), (rest, a.node)]
     # Steps of the reduction that are loaded at once.
-    count = min(BLOCK_NBYTES // a.buffer.dtype.itemsize, n)
-    ungated = len(a.node.src) == 1
-    if count <= 2 or decoded or not ungated:
-        count = n
+    count = width or min(BLOCK_NBYTES // a.buffer.dtype.itemsize, n)
+    if count <= 2 or gates:
+        count = wide
     blocks = UOp.index_const(count)
     whole = simplify_around(index_alu(Ops.IDIV, run.src[0], blocks))
     main, rest = copies(), copies()
     step = kernel.new_range(whole, AxisType.LOOP)
-    if count == n:
-        main[vector] = kernel.new_range(n, AxisType.UPCAST)
-        lane = kernel.new_range(n, AxisType.VECTOR)
+    if count == wide:
+        if vector is not None and vector not in loops:
+            main[vector] = kernel.new_range(n, AxisType.UPCAST)
+        lane = kernel.new_range(count, AxisType.VECTOR)
     else:
         lane = kernel.new_range(count, AxisType.UPCAST)
-    main[run] = index_alu(Ops.ADD, index_alu(Ops.MUL, step, UOp.index_const(count)), lane)
+    main[run] = index_alu(Ops.ADD, index_alu(Ops.MUL, step, blocks), lane)
     if run.src[0].op is Ops.CONST and run.src[0].arg % count == 0:
         return [(main, a.node)]
     begin = index_alu(Ops.MUL, whole, blocks)
@@ -263,6 +270,21 @@ def places_to_fill(
     over = kernel.new_range(left, AxisType.LOOP)
     rest[run] = index_alu(Ops.ADD, over, begin)
     return [(main, a.node), (rest, a.node)]
+
+
+def neighbours(kernel: Kernel, count: int) -> list[UOp]:
+    """Lanes that are neighbours, as those of SIMD values, which have powers of two of them."""
+    parts, begun = [], 0
+    for size in [1 << bit for bit in reversed(range(count.bit_length())) if count >> bit & 1]:
+        lane = kernel.new_range(size, AxisType.VECTOR if size > 1 else AxisType.UPCAST)
+        parts.append(index_alu(Ops.ADD, lane, UOp.index_const(begun)))
+        begun += size
+    return parts
+
+
+def lanes_of(kernel: Kernel) -> int:
+    """Elements of a SIMD value of the results."""
+    return max([size_of(r) for r in kernel.outputs if r.arg.kind is AxisType.VECTOR], default=1)
 
 
 def panel_of(kernel: Kernel) -> Access | None:

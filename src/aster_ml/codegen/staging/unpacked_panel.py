@@ -20,6 +20,7 @@ from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.plans import UnpackedOperand
 from aster_ml.codegen.staging.panel import (
     fill_uses,
+    lanes_of,
     max_nbytes,
     packed_load,
     panel_axes,
@@ -100,7 +101,8 @@ def unpacked_load(kernel: Kernel, target: Target, found: UnpackedOperand, a: Acc
     blocks = blocks_of(tuple([u for u in toposort(found.value) if is_byte(u)]))
     steps = {found.step(r) for r in found.axes if r in blocks}
     stored = a._replace(strides={r: 1 if n in steps else nbytes for r, n in a.strides.items()})
-    return packed_load(kernel, a, axes, places_to_fill(kernel, stored, axes, True), decode)
+    places = places_to_fill(kernel, stored, axes, lanes_of(kernel), decoded=True)
+    return packed_load(kernel, a, axes, places, decode)
 
 
 def value_at(found: UnpackedOperand, load: UOp) -> UOp:

@@ -107,7 +107,7 @@ def shifted(u: UOp, parts: list[tuple[UOp, int]], wide: DType, each: int) -> tup
 
 
 def combined(u: UOp, parts: list[tuple[UOp, int]], group: UOp | None) -> tuple[UOp, int] | None:
-    """What a step makes of its bytes, and the largest number that it gives."""
+    """Computes a step on wider integers, and the largest number that it gives."""
     values, bounds = [x for x, _ in parts], [most for _, most in parts]
     if u.op is Ops.WHERE:
         same = group is None or group not in u.src[0].ranges
