@@ -1,7 +1,7 @@
 """Models in several safetensors files: a folder, or an index that says which file has which tensor.
 
 Receives paths; returns for each file the names of tensors that are wanted of it. What is in a file
-is read in `nn.safetensors`. An index is JSON, `{"weight_map": {name: file}}`, and its files lie in
+is read in `formats.safetensors`. An index is JSON, `{"weight_map": {name: file}}`, and its files lie in
 its own folder.
 """
 

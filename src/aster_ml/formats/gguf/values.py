@@ -2,7 +2,7 @@
 
 A type is a name such as "uint32" or "string", or a list for arrays: `["float32"]` has elements of
 one type, `[["int8"], ["string"]]` an array of each. Reading values out of a file belongs to
-`nn.gguf`.
+`formats.gguf`.
 
 Source: the public GGUF specification (ggml, docs/gguf.md).
 """

@@ -1,6 +1,6 @@
 """Writes GGUF files: tensors by name, as they are or in blocks, and metadata of every type.
 
-`gguf_save` writes what `nn.gguf` reads. Quantising is in `nn.ggml_quantise`, the bytes of metadata
+`gguf_save` writes what `formats.gguf` reads. Quantising is in `formats.ggml.quantise`, the bytes of metadata
 values in `nn.gguf_values`.
 
 Source: the public GGUF specification (ggml, docs/gguf.md), version 3.
