@@ -225,9 +225,9 @@ def load_weights(
     """Reads all weights: matrices in the dtype, all that has one axis in float32.
 
     With the dtype "packed" quantised matrices stay in their blocks, and others are float16. With
-    `products` "int8" what those in blocks multiply is two digits of int8 (`formats.interleaved`), where
-    type and shape allow it and the device multiplies int8; with "auto" where that is quicker, too
-    (`nn.packed_prices`).
+    `products` "int8" what those in blocks multiply is two digits of int8, where type and shape
+    allow it and the device multiplies int8 (`formats.interleaved`); with "auto" where that is
+    quicker, too (`formats.packed_prices`).
 
     Raises: FormatError for a weight that float16 cannot hold.
     """

@@ -1,7 +1,7 @@
 """Reads GGUF files: metadata and tensors, quantised in blocks, as llama.cpp and its kin write them.
 
-The header is parsed and checked here; each tensor becomes a view of the file (`formats.quantised`) and
-the arithmetic that its quantisation asks for, as ordinary tensor ops, so nothing is read or
+The header is parsed and checked here; each tensor becomes a view of the file (`formats.quantised`)
+and the arithmetic that its quantisation asks for, as ordinary tensor ops, so nothing is read or
 computed before it is used. How each kind of block is packed is in `formats.ggml`.
 
 Source: the public GGUF specification (ggml, docs/gguf.md), versions 2 and 3.

@@ -1,7 +1,7 @@
 """Writes GGUF files: tensors by name, as they are or in blocks, and metadata of every type.
 
-`gguf_save` writes what `formats.gguf` reads. Quantising is in `formats.ggml.quantise`, the bytes of metadata
-values in `nn.gguf_values`.
+`gguf_save` writes what `formats.gguf` reads. Quantising is in `formats.ggml.quantise`,
+the bytes of metadata values in `formats.gguf.values`.
 
 Source: the public GGUF specification (ggml, docs/gguf.md), version 3.
 """
