@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from aster_ml import Tensor, TinyJit, Variable
+from aster_ml import Context, Tensor, TinyJit, Variable
 from aster_ml.formats.ggml.blocks import NAMED
 from aster_ml.nn.state import QuantTensor
 from tests.fuzz.budget import check_all, draws
@@ -110,3 +110,12 @@ def in_memory(packed: np.ndarray, rng: random.Random) -> Tensor:
 def test_products_with_unpacked_weights(record_property: Callable[[str, str], None]) -> None:
     pytest.importorskip("gguf")
     check_all("products with unpacked weights", draws(12, 4800), judge, record_property)
+
+
+@pytest.mark.parametrize("isa", ["", "avx2"])
+@pytest.mark.parametrize("seed", [65, 2108])
+def test_rows_of_two_sums_take_no_plainer_way(seed: int, isa: str) -> None:
+    """Two sums over decoded numbers in a row: their folds are not pipelined."""
+    pytest.importorskip("gguf")
+    with Context(ISA=isa, STRICT=1):
+        assert judge(seed) is None

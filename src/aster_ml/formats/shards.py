@@ -1,8 +1,8 @@
 """Models in several safetensors files: a folder, or an index that says which file has which tensor.
 
 Receives paths; returns for each file the names of tensors that are wanted of it. What is in a file
-is read in `formats.safetensors`. An index is JSON, `{"weight_map": {name: file}}`, and its files lie in
-its own folder.
+is read in `formats.safetensors`. An index is JSON, `{"weight_map": {name: file}}`, and its files
+lie in its own folder.
 """
 
 from __future__ import annotations

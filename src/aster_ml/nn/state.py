@@ -1,7 +1,7 @@
 """Collects and loads the state of models: tensors by name, and the file formats that hold them.
 
 `get_state_dict` walks attributes, lists and dicts and names each tensor by the way to it, as in
-`layers.0.weight`. The formats themselves are in `formats.safetensors`, `formats.archives` and `formats.gguf`.
+`layers.0.weight`. The formats themselves are in `aster_ml.formats`.
 """
 
 from __future__ import annotations

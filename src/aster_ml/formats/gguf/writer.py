@@ -40,8 +40,8 @@ def gguf_save(
 
     A `Tensor` is written in its dtype, a `QuantTensor` (of `ggml_quantize`, or of
     `gguf_load(..., raw=True)`) as its blocks are. Metadata that `gguf_load` gave are written in the
-    types they had; of others `nn.gguf_values` says which type a value has, and NumPy's numbers and
-    arrays have their own. `general.alignment` is where it is to be another than 32.
+    types they had; of others `formats.gguf.values` says which type a value has, and NumPy's numbers
+    and arrays have their own. `general.alignment` is where it is to be another than 32.
     The bytes go to a file beside it, which takes the name once it is complete.
 
     Raises: FormatError for tensors that the format has no type for, without elements, of more than

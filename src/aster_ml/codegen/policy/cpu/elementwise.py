@@ -39,6 +39,7 @@ from aster_ml.codegen.prefetch import (
     walks_rows,
 )
 from aster_ml.codegen.tails import can_overlap, may_split, shifted_lanes
+from aster_ml.codegen.transforms.decoded import find_operands, is_unpacked
 from aster_ml.codegen.transforms.shared_division import axes_sharing, shared_quotients
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.uop.node import UOp
@@ -318,6 +319,9 @@ def fold_rows_early(plan: Plan) -> None:
     axes = [r for r in loops if all(r in u.ranges for u in kernel.reduces)]
     folds = folds_of_next(kernel.facts, axes[-1]) if axes else None
     if folds is None or not target.cache_bytes or kernel.plan(RowSums) is not None:
+        return
+    if is_unpacked(kernel) and find_operands(kernel):
+        # Sums of decoded numbers are factored later, which adds loops to their folds.
         return
     if not nest_alike(*folds) or any([is_peeled(kernel, u) for u in folds]):
         return
