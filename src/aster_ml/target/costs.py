@@ -181,8 +181,8 @@ class Card:
 # and 312 TFLOP/s. Source: NVIDIA, "Hopper Architecture In-Depth", table of A100 and H100
 # (developer.nvidia.com/blog/nvidia-hopper-architecture-in-depth).
 A100 = Card(64, 1024)
-# 128 FP32 units a processor, and 16 times as many on tensor cores: about 60 and 1,000 TFLOP/s
-# (the same).
+# 128 FP32 units a processor, and 16 times as many on tensor cores: about 60 and 1,000 TFLOP/s.
+# Source: the same table.
 H100 = Card(128, 2048)
 
 

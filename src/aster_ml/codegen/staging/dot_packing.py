@@ -16,6 +16,7 @@ neighbours along k are loaded as they lie in memory, others are put together whe
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel
@@ -356,11 +357,19 @@ class Panel(Operand):
         self, kernel: Kernel, product: Product, access: Access, group: int, loops: list[UOp]
     ) -> None:
         super().__init__(kernel, product, access, group)
-        self.loops = loops
-        self.step = kernel.new_range(ceildiv(product.steps, group), AxisType.REDUCE)
-        self.axes = [*loops, self.step, *self.lanes]
-        self.size = iterations(self.axes)
+        self.loops, self.steps = loops, ceildiv(product.steps, group)
+        self.size = self.steps * iterations([*loops, *self.lanes])
         self.stage: Stage
+
+    @functools.cached_property
+    def step(self) -> UOp:
+        """The axis of steps: made when the panel is, since a panel that is only sized has none."""
+        return self.kernel.new_range(self.steps, AxisType.REDUCE)
+
+    @property
+    def axes(self) -> list[UOp]:
+        """The loops, the steps, then the lanes."""
+        return [*self.loops, self.step, *self.lanes]
 
     def word(self, step: UOp) -> UOp:
         """The word of a step, out of the panel."""

@@ -148,5 +148,5 @@ def test_no_opts_of_simd_registers_are_proposed() -> None:
 
 def test_tiles_along_one_axis_have_one_order() -> None:
     ast = kernel_of(Tensor.empty(4096) + 1)
-    with pytest.raises(KernelOptError, match="along another axis"):
+    with pytest.raises(KernelOptError, match="a second axis of tiles is wanted"):
         lower(ast, AMPERE, parse_opts("LOCAL(r0,64) BLOCKS(r0,2,order)"))
