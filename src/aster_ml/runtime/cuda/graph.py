@@ -57,8 +57,8 @@ class CudaGraph(Graph):
         self.is_changed = False
         self.build()
 
-    def __del__(self) -> None:
-        if sys.is_finalizing():
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if finalizing():
             return
         if self.device_table is not None:
             self.allocator.free(self.device_table, ctypes.sizeof(self.table))

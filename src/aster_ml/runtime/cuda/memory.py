@@ -12,6 +12,7 @@ import sys
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from aster_ml.allocator import PooledAllocator
@@ -83,8 +84,8 @@ class Staging:
         self.pieces: list[Piece] = []
         self.turn = 0
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not finalizing():
             self.free()
 
     def free(self) -> None:

@@ -39,8 +39,8 @@ class CudaEvent(Event):
         self.event = device.check(device.cu.cuEventCreate(0), "making an event")
         device.check(device.cu.cuEventRecord(self.event, device.stream), "an event")
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing() and hasattr(self, "event") and self.device.may_free():
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not finalizing() and hasattr(self, "event") and self.device.may_free():
             self.device.cu.cuEventDestroy(self.event)
 
     def wait(self) -> None:
@@ -153,8 +153,8 @@ class CudaProgram(Program):
         if shared:
             self.ask_for_shared()
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing() and hasattr(self, "module") and self.device.may_free():
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not finalizing() and hasattr(self, "module") and self.device.may_free():
             self.device.cu.cuModuleUnload(self.module)
 
     def refused(self, status: int) -> AsterError:

@@ -134,7 +134,7 @@ class Object:
     def __bool__(self) -> bool:
         return bool(self.address)
 
-    def __del__(self) -> None:
-        if self.address and not sys.is_finalizing():
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.address and not finalizing():
             self.release(self.address)
             self.address = None

@@ -194,7 +194,7 @@ def test_what_no_box_brings_is_refused(shapes: Any, said: str) -> None:
             program(result, opts=f"TC(r3,{number},chain) PIPELINE(r3,2,producer)")
     with pytest.raises(KernelOptError, match=r"wants PIPELINE copies or PIPELINE producer|wanted"):
         program(result, opts=f"TC(r3,{number},chain)")
-    with pytest.raises(KernelOptError, match=r"its operand A is a result"):
+    with pytest.raises(KernelOptError, match=r"takes operand A from an accumulator"):
         program(result, opts=f"TC(r3,{number})")
 
 
