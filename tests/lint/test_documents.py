@@ -91,7 +91,7 @@ def test_the_layout_is_that_of_the_tree() -> None:
 
 def test_modules_that_documents_name_exist() -> None:
     folders = {p.name for p in PACKAGE.iterdir() if p.is_dir()}
-    for path in DOCUMENTS:
+    for path in (*DOCUMENTS, *PACKAGE.rglob("*.py")):
         named = set(re.findall(r"`([a-z_]+/[\w/.]+)`", path.read_text(encoding="utf-8")))
         inside = [PACKAGE / name for name in named if name.partition("/")[0] in folders]
         gone = [p for p in inside if not p.exists() and not p.with_name(f"{p.name}.py").exists()]

@@ -63,7 +63,7 @@ class Facts:
     def __init__(self, sink: UOp, strides_of: dict[UOp, Strides] | None = None) -> None:
         self.sink = sink
         self.strides_of: dict[UOp, Strides] = {} if strides_of is None else strides_of
-        # By the order of the output loops, the load that is worth a packed panel (`cpu/costs`).
+        # By the order of the output loops, the load worth a packed panel (`policy/cpu/costs`).
         self.panels: dict[tuple[UOp, ...], Access | None] = {}
 
     @Answer

@@ -2,7 +2,7 @@
 
 Receives a kernel as it is scheduled by now, and a Target; returns an Estimate. Whether threads pay,
 into how many parts they share a kernel, what `explain` calls its bound, and which candidates a
-search tries are decided by it. What one access takes along one axis stands in `cpu/costs`, the
+search tries are decided by it. What an access takes along an axis stands in `policy/cpu/costs`, the
 figures of processors in `target/costs`; nothing is chosen here.
 """
 

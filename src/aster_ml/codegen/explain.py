@@ -1,7 +1,7 @@
 """The schedule of a kernel in words: what was chosen, at which cost, and what bounds the kernel.
 
 Receives a kernel AST, a Target and maybe Opts; returns lines of text. The choices and their costs
-are those that `cpu/heuristic` noted while it made them; nothing is decided here.
+are those that `policy/cpu/heuristic` noted while it made them; nothing is decided here.
 """
 
 from __future__ import annotations

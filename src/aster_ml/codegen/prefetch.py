@@ -1,7 +1,7 @@
 """Prefetch and non-temporal hints on loads and stores, as the Opts PREFETCH and NONTEMPORAL say.
 
 Receives a kernel, or what is known of its graph; hints change nothing that a kernel computes.
-Whether they pay is said in `cpu/prefetch`.
+Whether they pay is said in `policy/cpu/prefetch`.
 """
 
 from __future__ import annotations

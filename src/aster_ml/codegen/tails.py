@@ -1,7 +1,7 @@
 """Tails: what becomes of the end of an axis that lanes do not divide.
 
 Receives a kernel, an axis and a number of lanes; changes the kernel's graph. Which tail a split
-gets is decided in `cpu/tails`, once, and said by its Opt:
+gets is decided in `policy/cpu/tails`, once, and said by its Opt:
 
 exact: the lanes divide the axis (UPCAST, UNROLL, VECTOR)
 shift inwards: the last lanes start at size - lanes, and what they have in common with those before

@@ -1,7 +1,7 @@
 """Checkpoints that PyTorch writes, their tensors as views of the file.
 
 Two forms: a zip archive with a pickle and one member a storage (since PyTorch 1.6), and five
-pickles with the storages behind them. The pickles are read as data by `nn.pickles`, which runs
+pickles with the storages behind them. The pickles are read as data by `formats.pickles`, which runs
 nothing of a file; what they say of tensors is checked here, number by number.
 """
 

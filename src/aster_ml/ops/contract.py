@@ -2,7 +2,7 @@
 
 Receives Tensors; returns Tensors made of movement, one MUL and one REDUCE: both factors are views
 of their operands, spread over the axes of the result and of the sum, so that a kernel sees nothing
-but two index expressions. Windows, which convolution shares with pooling, are in `mixin.pool`.
+but two index expressions. Windows, which convolution shares with pooling, are in `ops.pool`.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def conv2d(
     Raises: ShapeError when channels, groups or kernel do not fit.
     Error: 3x3 windows may be computed in tiles of 2 x 2 results (setting WINO), which are as
         accurate relative to the largest values near by; an inf or nan then reaches all results
-        of the tiles it is in. With WINO=1 that of `mixin.winograd`.
+        of the tiles it is in. With WINO=1 that of `ops.winograd`.
     Source: torch.nn.functional.conv2d.
     """
     check_tensor(weight, "conv")

@@ -1,7 +1,7 @@
 """Makes new tensors: constants, ranges, memory without content, memory that others lend.
 
 Receives shapes, numbers and where the tensor is to live; returns tensors. Constants and ranges take
-no memory; random numbers stand in `mixin.random`.
+no memory; random numbers stand in `ops.random`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ angles.
 
 Receives tensors of any numeric dtype (ints count as the default float) and returns tensors; zeros
 of both signs, infinities and NaN as C's functions of these names have them (ISO C, Annex F). Their
-slopes are given beside their values, as in `mixin.functions`.
+slopes are given beside their values, as in `ops.functions`.
 """
 
 from __future__ import annotations

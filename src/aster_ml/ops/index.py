@@ -1,7 +1,7 @@
 """Reads by index: ints, slices, None, Ellipsis, and tensors of ints or bools.
 
 Receives what stands in square brackets; returns tensors. Slices become movement; a tensor of
-indices becomes one INDEX node over all axes. Writing by index stands in `mixin.assign`.
+indices becomes one INDEX node over all axes. Writing by index stands in `ops.assign`.
 
 Plain ints select before tensors of indices do, as in PyTorch: `x[0, :, i]` is `x[0][:, i]`.
 """

@@ -2,7 +2,7 @@
 
 Receives what other packages ask a tensor; returns our elements as arrays and capsules. What is
 shared is seen by both sides: what one writes, the other reads. How capsules are made stands in
-`runtime.dlpack`, tensors over memory of others in `mixin.create`.
+`runtime.dlpack`, tensors over memory of others in `ops.create`.
 """
 
 from __future__ import annotations

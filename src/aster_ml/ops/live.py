@@ -1,7 +1,7 @@
 """Knows which tensors are alive, and which were given a node since the engine last asked.
 
 Receives tensors when they are made and when they name another node; returns those that are alive.
-What a tensor's node is stands in `mixin.handle`, who reads which memory in `engine.readers`.
+What a tensor's node is stands in `ops.handle`, who reads which memory in `engine.readers`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 sign.
 
 Receives and returns tensors; promotes as the reference does. Functions that need a polynomial or an
-exponential stand in `mixin.functions`.
+exponential stand in `ops.functions`.
 """
 
 from __future__ import annotations

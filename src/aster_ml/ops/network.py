@@ -2,7 +2,7 @@
 
 Receives tensors of unsigned ints whose order is the one wanted, no two alike, in one word each or
 in several, the first counting most; the length of their last axis is a power of two. Returns such
-words. What keys and places are is said in `mixin.order`.
+words. What keys and places are is said in `ops.order`.
 
 Blocks of a bitonic network rise and fall by turns. Here all rise: of every second block the words
 are turned over, which a step does on the way from one size of blocks to the next.

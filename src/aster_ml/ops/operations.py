@@ -2,7 +2,7 @@
 
 An operation is a function of tensors in the module of its subject; as an attribute of a class it is
 a method. All of it is written out, so that editors and type checkers follow each name to where it
-is defined. Class methods stand in `mixin.create` and `mixin.random`, since type checkers do not
+is defined. Class methods stand in `ops.create` and `ops.random`, since type checkers do not
 follow one that is attached; formulas of which there are kernels, in `kernel_library.formulas`.
 """
 

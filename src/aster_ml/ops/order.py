@@ -1,7 +1,7 @@
 """Orders elements: places of the greatest, sorting, the k greatest.
 
 Receives tensors; returns tensors of values and of places (ints). Few elements are sorted by
-counting, for each, how many stand before it; more of them by a network (`mixin.network`).
+counting, for each, how many stand before it; more of them by a network (`ops.network`).
 """
 
 from __future__ import annotations

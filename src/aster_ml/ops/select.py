@@ -1,7 +1,7 @@
 """Picks and places elements by indices or masks: gather, scatter, one_hot, triangles, diagonals.
 
 Receives tensors of ints or bools beside the values; returns tensors. Square brackets stand in
-`mixin.index`.
+`ops.index`.
 """
 
 from __future__ import annotations

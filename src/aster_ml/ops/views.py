@@ -4,7 +4,7 @@ tensors.
 Receives nodes and ways of looking at them; returns nodes. A `Cell` has the node of a whole, which
 is another one after each write; a tensor that shows it names the cell and the steps from the whole
 to itself, and builds its node from these when it is asked for it after a write. What is written,
-and where it lies, stand in `mixin.assign`.
+and where it lies, stand in `ops.assign`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lists what each access of a Linear touches: its loops, its place, whether it stays inside.
 
-Receives a Linear; returns rows of plain data. What is touched at one turn of the loops is worked
-out where it is looked at (the page, `viz/touched`), from the same nodes.
+Receives a Linear; returns rows of plain data. The page computes from the same nodes what
+one iteration of the loops touches (`viz/assets/access.js`).
 """
 
 from __future__ import annotations

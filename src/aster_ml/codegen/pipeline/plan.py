@@ -2,7 +2,7 @@
 
 Receives a kernel and the axis that the Opt names: of outputs, whose steps are rows of which parts
 run a row apart (folds, stores); or of a reduction whose strips are copied to local memory (copies,
-producer). Which kernels are worth it is chosen in `cpu/elementwise` and `gpu/heuristic`.
+producer). Which kernels are worth it is chosen in `policy/cpu/elementwise` and `gpu/heuristic`.
 """
 
 from __future__ import annotations

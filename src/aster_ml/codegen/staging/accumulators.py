@@ -2,7 +2,7 @@
 
 Receives a kernel whose Opts are applied, one of them KBLOCK row; returns its graph with the
 reduction going through DEFINE_LOCAL. Only for targets without work-groups, where scratch is stack.
-Which kernels gain by it is said in `cpu/heuristic`.
+Which kernels gain by it is said in `policy/cpu/heuristic`.
 
 rewrite: f(REDUCE(v(r, o), r)) -> f(LOAD(sums at o)), after loops over the first rows have stored
 REDUCE(v(k, o), k) in `sums` at each o, and loops over the others, n at a time, have added theirs

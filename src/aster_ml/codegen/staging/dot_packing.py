@@ -2,7 +2,7 @@
 
 Receives a kernel whose Opts are applied, DOT among them; returns its graph with the factors of its
 sum of products read from scratch that has been filled beforehand. Which kernels get a DOT, and with
-which lanes, is decided in `cpu/dot_product`.
+which lanes, is decided in `policy/cpu/dot_product`.
 
 rewrite: REDUCE(CAST(x[i, k]) * CAST(y[k, j]), k) -> REDUCE(DOT(X[i, w], Y[w, j]), w), where a word
 X[i, w] is x[i, group*w : group*(w+1)]; with a group of 1, CAST(x) * CAST(y) with both cast before

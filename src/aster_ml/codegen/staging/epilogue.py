@@ -2,7 +2,8 @@
 
 Receives a kernel with the Opt STAGE tile whose panels are filled; returns it with the sums of a
 tile in scratch and a loop that reads them there. Only for targets without work-groups. Which tile a
-kernel has is decided in `cpu/heuristic`, and whether it has such a loop in `cpu/staging`.
+kernel has is decided in `policy/cpu/heuristic`, whether it has such a loop in
+`policy/cpu/staging`.
 
 rewrite: STORE(INDEX(p, f(t)), g(REDUCE(v(t), k), t)) over lanes t
 -> STORE(INDEX(p, f(l)), g(LOAD(INDEX(scratch, l)), l)) in a loop l, after scratch was filled

@@ -2,7 +2,7 @@
 
 Receives a kernel with the Opt STAGE halo, whose windowed load reads a STAGE by then; returns it
 with scratch that is filled beforehand. Only for targets without work-groups. Which kernels get one
-is decided in `cpu/heuristic`.
+is decided in `policy/cpu/heuristic`.
 
 rewrite: LOAD(INDEX(x, f(o * stride + k * dilation)), inside) -> LOAD(INDEX(slab, g(o, k)))
 when: the windows along the SIMD axis are strided, or reach beyond an end; and there is more to

@@ -2,7 +2,7 @@
 
 Receives a kernel with the Opt STAGE panel; returns its graph with a load going through scratch.
 Only for targets without work-groups, where scratch is a strip of stack in the cache. Which kernels
-get one is decided in `cpu/panel`, by what is said here of what is worth it.
+get one is decided in `policy/cpu/panel`, by what is said here of what is worth it.
 
 rewrite: LOAD(INDEX(p, f(outer, k, lanes))) -> LOAD(INDEX(panel, g(k, lanes))), after the panel has
 been filled with f over all k and lanes

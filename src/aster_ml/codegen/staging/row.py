@@ -3,7 +3,7 @@
 Receives a kernel with the Opt STAGE row (`keep_row`), and again when all its Opts are applied
 (`fill_rows`); in between, such a value is a STAGE that is read like memory, so schedules are chosen
 for what then remains. Only for targets without work-groups. Which rows are kept is decided in
-`cpu/staging`.
+`policy/cpu/staging`.
 
 rewrite: v(r) in a reduction over r and v(o) in an output axis o of that size
 -> LOAD(INDEX(STAGE(v(s), s), r)) and LOAD(INDEX(STAGE(v(s), s), o))

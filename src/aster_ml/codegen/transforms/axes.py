@@ -1,7 +1,7 @@
 """Axes before anything is scheduled: neighbours merged, divided ones split, indices simplified.
 
 Receives a Kernel or its graph as the schedule gives it; changes nothing of what it computes. Which
-Opts axes get is chosen in `cpu/heuristic`, and applied by `Kernel`.
+Opts axes get is chosen in `policy/cpu/heuristic`, and applied by `Kernel`.
 """
 
 from __future__ import annotations

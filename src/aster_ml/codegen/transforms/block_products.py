@@ -2,7 +2,7 @@
 
 Receives a kernel whose Opts are applied; returns its graph with such sums taken by words. A word is
 a uint32 that holds four bytes, the first in its lowest bits. Which kernels have SIMD lanes that
-allow it is decided in `cpu/decoded_product`.
+allow it is decided in `policy/cpu/decoded_product`.
 
 rewrite: REDUCE(CAST(p[w, i, j] & 15, int32) * CAST(q[w, j], int32), w, j) ->
 REDUCE(DOT((P[w, i] & 0x0F0F0F0F) ^ 0x80808080, Q[w]), w), where P[w, i] is the word p[w, i, 0:4]

@@ -1,7 +1,7 @@
 """Blocking of reductions: strips of steps, with partial results in between.
 
 Receives a kernel and the axis of a reduction; changes the kernel's graph as the Opts KBLOCK say.
-When it pays is decided in `cpu/k_blocking` and `cpu/heuristic`.
+When it pays is decided in `policy/cpu/k_blocking` and `policy/cpu/heuristic`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A cost is estimated from the strides of accesses alone, before lanes are chosen; what a kernel
 takes once they are is estimated in `codegen/estimate`, by the same figures (`target/costs`).
-Nothing here chooses or changes anything: that is `cpu/heuristic`.
+Nothing here chooses or changes anything: that is `policy/cpu/heuristic`.
 """
 
 from __future__ import annotations

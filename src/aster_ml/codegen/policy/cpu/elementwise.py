@@ -1,8 +1,8 @@
 """Default schedules of elementwise kernels and of row reductions: lanes, loop order, hints.
 
 Receives a Plan and applies Opts to its Kernel: lanes side by side, the order of loops, and hints
-about memory. Transposes stand in `cpu/transpose`; SIMD axes, register tiles of reductions and
-threads are chosen in `cpu/heuristic`.
+about memory. Transposes stand in `policy/cpu/transpose`; SIMD axes, register tiles of sums and
+threads are chosen in `policy/cpu/heuristic`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Default schedules of CPUs: which Opts a kernel gets, by the cost model in `cpu/costs`.
+"""Default schedules of CPUs: which Opts a kernel gets, by the cost model in `policy/cpu/costs`.
 
 Receives a Kernel and a Target and applies Opts to the Kernel. Nothing here knows ops; what a choice
-costs is said in `cpu/costs`.
+costs is said in `policy/cpu/costs`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Prefetch distance and non-temporal stores of kernels whose working set exceeds the caches.
 
 Receives a Plan and accesses; gives steps, bytes and costs, none where it does not pay, and applies
-PREFETCH to reductions; hints of elementwise kernels are applied in `cpu/elementwise`.
+PREFETCH to reductions; hints of elementwise kernels are applied in `policy/cpu/elementwise`.
 Where constants come from: docs/explanation/tuning/prefetch.md and non-temporal-stores.md.
 """
 

@@ -2,7 +2,7 @@
 
 Receives a Plan with the loads that a tile serves, and answers for one tile after the other: for
 each kernel some hundred are tried, so what no tile changes is worked out once. Which are tried is
-decided in `cpu/heuristic`; figures of processors stand in `target/costs`.
+decided in `policy/cpu/heuristic`; figures of processors stand in `target/costs`.
 """
 
 from __future__ import annotations

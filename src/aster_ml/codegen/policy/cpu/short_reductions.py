@@ -4,7 +4,7 @@ With SIMD lanes along the outputs, each lane has a row of its own: when the redu
 out, a row is loaded as it lies and the rows are transposed in registers, nothing is added up across
 lanes, and no lane is idle. Windows that move along the lanes are written out too, so that what is
 masked is known beforehand. Says where that can be and does it; what it costs beside other ways is
-compared in `cpu/heuristic`.
+compared in `policy/cpu/heuristic`.
 """
 
 from __future__ import annotations

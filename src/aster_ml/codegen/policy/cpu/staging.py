@@ -2,7 +2,7 @@
 
 Receives a kernel and a Target: a row is kept before any other Opt, all else is chosen when loops
 and lanes are final. Applies STAGE row, STAGE tile and STAGE results; panels are chosen in
-`cpu/panel`, last steps in `cpu/tails`. What they do stands in `codegen/staging`.
+`policy/cpu/panel`, last steps in `policy/cpu/tails`. What they do stands in `codegen/staging`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Vectorization: the axes that get SIMD lanes, each candidate priced over all accesses.
 
 Receives a Plan; applies VECTOR and what has to come before it: SPLIT, a halo, short rows that
-are written out. What an access costs along an axis stands in `cpu/costs`; tiles and loops come
-later, in `cpu/heuristic`.
+are written out. What an access costs along an axis stands in `policy/cpu/costs`; tiles and
+loops come later, in `policy/cpu/heuristic`.
 """
 
 from __future__ import annotations

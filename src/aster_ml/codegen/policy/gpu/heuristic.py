@@ -1,6 +1,6 @@
 """Default schedules of devices with work-groups: blocks, work-items, shared memory.
 
-Receives a kernel and applies Opts to it. Schedules of CPUs are in `cpu/heuristic`.
+Receives a kernel and applies Opts to it. Schedules of CPUs are in `policy/cpu/heuristic`.
 """
 
 from __future__ import annotations
